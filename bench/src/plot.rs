@@ -34,7 +34,7 @@ pub fn draw(outcome: &Outcome, disk: &str, file: &Path) -> Result<bool, String> 
 fn colour(subject: Subject) -> RGBColor {
     match subject {
         Subject::AtollMmap | Subject::AtollServer | Subject::Spsc => RGBColor(214, 69, 65),
-        Subject::AtollPread | Subject::AtollPreload | Subject::Scq => RGBColor(230, 145, 56),
+        Subject::AtollPread | Subject::Scq => RGBColor(230, 145, 56),
         Subject::AtollRam | Subject::AtollFuse => RGBColor(142, 68, 173),
         Subject::AtollAlone => RGBColor(22, 160, 133),
         Subject::AtollReadOnly => RGBColor(127, 140, 141),

@@ -131,9 +131,6 @@ pub fn within_mount(order: &Order, command: Command) -> Result<Command, Broken> 
         attachment.push(":ro");
     }
     outer.args(["run", "--quiet"]);
-    if order.subject == Subject::AtollFuse {
-        outer.arg("--no-preload");
-    }
     outer.arg("-v").arg(attachment).arg("--").arg(command.get_program()).args(command.get_args());
     outer.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Ok(outer)

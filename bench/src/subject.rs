@@ -40,15 +40,11 @@ pub enum Subject {
     #[value(name = "server")]
     #[serde(rename = "server")]
     AtollServer,
-    /// The same, by system calls that the interposed library catches above a FUSE mount.
-    #[value(name = "preload")]
-    #[serde(rename = "preload")]
-    AtollPreload,
-    /// The same, by system calls on the FUSE mount alone.
+    /// The same, by system calls on a FUSE mount.
     #[value(name = "fuse")]
     #[serde(rename = "fuse")]
     AtollFuse,
-    /// A volume that `atoll run` alone serves, to be read and written, with the interposed library.
+    /// A volume that `atoll run` alone serves, to be read and written.
     #[value(name = "alone")]
     #[serde(rename = "alone")]
     AtollAlone,
@@ -66,9 +62,8 @@ pub enum Subject {
 
 impl Subject {
     /// All, in the order of the tables' columns.
-    pub const ALL: [Subject; 13] = [
+    pub const ALL: [Subject; 12] = [
         Subject::AtollServer,
-        Subject::AtollPreload,
         Subject::AtollFuse,
         Subject::AtollAlone,
         Subject::AtollReadOnly,
@@ -85,13 +80,8 @@ impl Subject {
     pub const EMBEDDED: [Subject; 5] =
         [Subject::AtollMmap, Subject::AtollPread, Subject::AtollRam, Subject::Disk, Subject::Tmpfs];
     /// Atoll in a process of its own, and the kernel's.
-    pub const SERVED: [Subject; 5] = [
-        Subject::AtollServer,
-        Subject::AtollPreload,
-        Subject::AtollFuse,
-        Subject::Disk,
-        Subject::Tmpfs,
-    ];
+    pub const SERVED: [Subject; 4] =
+        [Subject::AtollServer, Subject::AtollFuse, Subject::Disk, Subject::Tmpfs];
 
     /// Whether it is Atoll.
     pub fn is_atoll(self) -> bool {
@@ -100,13 +90,13 @@ impl Subject {
 
     /// Whether a server of its own serves it.
     pub fn is_served(self) -> bool {
-        matches!(self, Subject::AtollServer | Subject::AtollPreload | Subject::AtollFuse)
+        matches!(self, Subject::AtollServer | Subject::AtollFuse)
     }
 
     /// Whether programs reach it by system calls, below a mount.
     pub fn is_mounted(self) -> bool {
-        use Subject::{AtollAlone, AtollFuse, AtollPreload, AtollReadOnly};
-        matches!(self, AtollPreload | AtollFuse | AtollAlone | AtollReadOnly)
+        use Subject::{AtollAlone, AtollFuse, AtollReadOnly};
+        matches!(self, AtollFuse | AtollAlone | AtollReadOnly)
     }
 
     /// Whether it is a volume in a file, made before it is measured.
@@ -125,7 +115,6 @@ impl Subject {
             Subject::Disk => "disk",
             Subject::Tmpfs => "tmpfs",
             Subject::AtollServer => "server",
-            Subject::AtollPreload => "preload",
             Subject::AtollFuse => "fuse",
             Subject::AtollAlone => "alone",
             Subject::AtollReadOnly => "read-only",

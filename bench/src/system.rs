@@ -167,22 +167,3 @@ pub fn lock(file: &std::fs::File, kind: i32, start: i64, wait: bool) -> io::Resu
     // SAFETY: the call reads the structure.
     checked(unsafe { libc::fcntl(file.as_raw_fd(), command, &lock) }.into()).map(drop)
 }
-
-/// Asks the server of the mount with `file` for the memory of its first `length` bytes. Returns the
-/// token.
-pub fn map_request(file: &std::fs::File, length: u64) -> io::Result<[u8; 16]> {
-    use atoll_vfs::abi::{HEADER, number};
-    use std::os::fd::AsRawFd;
-    const SIZE: usize = number(HEADER, "ATOLL_MAP_SIZE") as usize;
-    let at = |name| number(HEADER, name) as usize;
-    let mut argument = [0u8; SIZE];
-    let mut put = |at: usize, bytes: &[u8]| argument[at..][..bytes.len()].copy_from_slice(bytes);
-    put(at("ATOLL_MAP_MAGIC"), &(at("ATOLL_MAGIC") as u32).to_ne_bytes());
-    put(at("ATOLL_MAP_VERSION"), &(at("ATOLL_VERSION") as u32).to_ne_bytes());
-    put(at("ATOLL_MAP_LENGTH"), &length.to_ne_bytes());
-    let request = number(HEADER, "ATOLL_MAP") as libc::Ioctl;
-    // SAFETY: the number says how long the argument is, which the call reads and fills.
-    checked(unsafe { libc::ioctl(file.as_raw_fd(), request, argument.as_mut_ptr()) }.into())?;
-    let token = at("ATOLL_MAP_TOKEN");
-    Ok(std::array::from_fn(|byte| argument[token + byte]))
-}

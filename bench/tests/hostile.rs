@@ -22,5 +22,5 @@ fn every_attack_is_made() {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}{errors}");
-    assert!(text.contains("\nmapped "), "{text}");
+    assert!(text.contains("\nforgets "), "{text}");
 }

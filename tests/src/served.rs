@@ -144,7 +144,7 @@ impl<F: FileSystem + Send + 'static> Served<F> {
         let others = rules().admit_others();
         let listener = bind(&folder.path().join("s"), others).expect("a socket");
         let (stopped, stop) = std::io::pipe().expect("a pipe");
-        let door = Door { listener, rules: rules(), address: None };
+        let door = Door { listener, rules: rules() };
         let mut server =
             SocketServer::new(vec![door], None, vec![Arc::clone(&volume)], SPIN).expect("a server");
         let devices: Vec<PathBuf> =

@@ -131,7 +131,7 @@ fn one_of_several_asks_for_all() {
 
 #[test]
 fn one_that_is_alone_keeps_locks_and_closes_by_itself() {
-    let alone = beside(Others::Rings, false);
+    let alone = beside(Others::None, false);
     with_mount(alone, |root, requests| {
         let path = root.join("short");
         // OPEN and RELEASE.
@@ -213,7 +213,7 @@ fn the_only_client_keeps_all_that_it_learns() {
 /// The bytes of a copy stay in the server: no requests bring them to the kernel and back.
 #[test]
 fn copies_do_not_pass_the_kernel() {
-    for others in [Others::None, Others::Rings, Others::Any] {
+    for others in [Others::None, Others::Any] {
         let test = |root: &Path, requests: &Requests| {
             let from = File::open(root.join("long")).unwrap();
             let copy = root.join("copy");
@@ -235,7 +235,7 @@ fn copies_do_not_pass_the_kernel() {
 
 #[test]
 fn what_does_not_change_is_opened_without_a_word() {
-    let still = beside(Others::Rings, true);
+    let still = beside(Others::None, true);
     with_mount(still, |root, requests| {
         assert_eq!(requests.each(|| open_and_close(&root.join("short"))), 0);
         let list = || {
@@ -283,5 +283,53 @@ fn what_does_not_change_is_opened_without_a_word() {
         let mut buffer = Vec::new();
         let error = File::open(root.join("dir")).unwrap().read_to_end(&mut buffer).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::IsADirectory);
+    });
+}
+
+/// A volume that is written needs no request for an open either, and keeps what was removed.
+#[test]
+fn the_only_client_opens_without_a_word() {
+    let mut sole = beside(Others::None, false);
+    sole.kernel.implicit_opens = true;
+    with_mount(sole, |root, requests| {
+        let path = root.join("short");
+        assert_eq!(requests.each(|| open_and_close(&path)), 0);
+        let list = || assert_eq!(fs::read_dir(root.join("dir")).unwrap().count(), 10);
+        assert_eq!(requests.each(list), 0);
+        // WRITE, and the attributes that it changes.
+        let count = requests.each(|| {
+            let file = File::options().read(true).write(true).open(&path).unwrap();
+            file.write_all_at(b"s", 0).unwrap();
+        });
+        assert!(count <= 2, "{count} requests");
+        // SETATTR: what was there does not come back.
+        fs::write(root.join("long"), "now short").unwrap();
+        assert_eq!(fs::read(root.join("long")).unwrap(), b"now short");
+        assert_eq!(fs::metadata(root.join("long")).unwrap().len(), 9);
+
+        // Removed, replaced, without a name from the first.
+        let replaced = File::options().read(true).write(true).open(root.join("dir/0")).unwrap();
+        fs::rename(root.join("dir/1"), root.join("dir/0")).unwrap();
+        let removed = File::options().read(true).write(true).open(root.join("dir/2")).unwrap();
+        fs::remove_file(root.join("dir/2")).unwrap();
+        let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
+        let never = rustix::fs::open(root, flags, rustix::fs::Mode::RWXU).unwrap();
+        let never = File::from(never);
+        for (file, before) in [(&replaced, "0"), (&removed, "2"), (&never, "")] {
+            let mut text = String::new();
+            { file }.read_to_string(&mut text).unwrap();
+            assert_eq!(text, before);
+            file.write_all_at(&[9; 5000], 10_000).unwrap();
+            assert_eq!(file.metadata().unwrap().len(), 15_000);
+            file.set_len(7).unwrap();
+            assert_eq!(file.metadata().unwrap().len(), 7);
+        }
+        assert_eq!(fs::read_to_string(root.join("dir/0")).unwrap(), "1");
+        // Appends find the end.
+        let mut log = File::options().append(true).create(true).open(root.join("log")).unwrap();
+        for _ in 0..3 {
+            io::Write::write_all(&mut log, &[1; 3000]).unwrap();
+        }
+        assert_eq!(fs::read(root.join("log")).unwrap(), [1; 9000]);
     });
 }

@@ -16,13 +16,11 @@ use atoll_block::fault::Survival;
 use atoll_block::{Addressable, BlockDevice, BlockError, BlockIndex, FaultDevice, Flusher};
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
 use atoll_host::fuse::mount;
-use atoll_host::server::sole::SoleServer;
+use atoll_host::server::sole::{SoleOptions, SoleServer};
 use atoll_tests::linear::run::within;
 use atoll_tests::served::{Served, in_namespace, mount_options, ring};
 use atoll_tests::subject::{RW, name};
-use atoll_vfs::{
-    AccessTimes, Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, Timespec,
-};
+use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, Timespec};
 use rustix::fs::OFlags;
 
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 9, nsec: 0 } };
@@ -527,7 +525,7 @@ fn a_write_by_o_dsync_is_durable_when_it_returns() {
         let device = mount::open_device().unwrap();
         mount::mount(&device, place.path(), &mount_options(false)).unwrap();
         let volume = atoll_host::server::volume(fs, "volume");
-        let server = SoleServer::start(volume, device, false, AccessTimes::default()).unwrap();
+        let server = SoleServer::start(volume, device, &SoleOptions::default()).unwrap();
         let thread = thread::spawn(move || server.run());
         write_durably(place.path(), &control);
         mount::detach(place.path()).unwrap();

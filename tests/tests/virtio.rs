@@ -136,7 +136,7 @@ impl Served {
             Rules::new(rules, own).with_limits(limits.collect())
         };
         let listener = bind(&folder.path().join("s"), false).unwrap();
-        let door = Door { listener, rules: rules(), address: None };
+        let door = Door { listener, rules: rules() };
         let spin = Duration::from_micros(50);
         let mut server =
             SocketServer::new(vec![door], None, vec![Arc::clone(&volume)], spin).unwrap();

@@ -3,12 +3,9 @@
 
 use crate::steps::{Failure, program};
 
-/// As the build script and the tests have it; optimised no further, since the analyzer would take
+/// As the tests have it; optimised no further, since the analyzer would take
 /// the rest of an inlined function for code of its own.
 const WARNINGS: [&str; 5] = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"];
-/// The interposer defines functions of the C library: names of older ones, without their
-/// attributes.
-const INTERPOSER: [&str; 2] = ["-Wno-missing-attributes", "-Wno-deprecated-declarations"];
 /// Where the headers are that programs include.
 const INCLUDES: [&str; 4] = ["-I", "crates/libatoll/include", "-I", "crates/libatoll/sqlite"];
 /// The first gcc whose analyzer this code was made to pass.
@@ -25,9 +22,6 @@ pub fn check() -> Result<(), Failure> {
     let mut failed = Vec::new();
     for source in &sources {
         let mut gcc = program("gcc").args(WARNINGS).args(INCLUDES);
-        if source.starts_with("crates/preload/") {
-            gcc = gcc.args(INTERPOSER);
-        }
         if is_analyzed {
             gcc = gcc.arg("-fanalyzer");
         }

@@ -1,6 +1,5 @@
 //! Everything that must pass before a change lands.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::steps::{Failure, Log, cargo, target_is_there};
@@ -33,10 +32,6 @@ pub fn run() -> Result<(), Failure> {
         target_is_there(crate::dist::MUSL)?;
         cargo(&["check", "--target", crate::dist::MUSL, "--package", "atoll-cli"]).run()
     })?;
-    // Elsewhere a developer may be without a network.
-    if std::env::var_os("CI").is_some() {
-        log.step("new machine", new_machine)?;
-    }
     log.step("documentation", || {
         let doc = || cargo(&["doc", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
         ALONE.iter().try_for_each(|crate_alone| doc().args(*crate_alone).run())?;
@@ -59,25 +54,4 @@ fn no_std() -> Result<(), Failure> {
     target_is_there(BARE_TARGET)?;
     let packages = NO_STD.iter().flat_map(|package| ["-p", package]);
     cargo(&["check", "--target", BARE_TARGET]).args(packages).run()
-}
-
-/// Builds what builds something by itself, where cargo has fetched nothing yet: all else is
-/// fetched by the build that was asked for.
-fn new_machine() -> Result<(), Failure> {
-    let io = |error: std::io::Error| Failure(format!("a folder for a new machine: {error}"));
-    let folder = crate::root().join("target/new-machine");
-    let _ = std::fs::remove_dir_all(&folder);
-    let (home, target) = (folder.join("cargo"), folder.join("target"));
-    std::fs::create_dir_all(&home).map_err(io)?;
-    // From where cargo fetches.
-    let own = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let own = own.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
-    if let Some(file) = own.map(|own| own.join("config.toml")).filter(|file| file.exists()) {
-        std::fs::copy(file, home.join("config.toml")).map_err(io)?;
-    }
-    cargo(&["build", "--quiet", "--locked", "--package", "atoll-preload"])
-        .env("CARGO_HOME", &home.to_string_lossy())
-        .env("CARGO_TARGET_DIR", &target.to_string_lossy())
-        .run()?;
-    std::fs::remove_dir_all(&folder).map_err(io)
 }

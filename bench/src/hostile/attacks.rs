@@ -92,12 +92,6 @@ pub const ATTACKS: &[Attack] = &[
         Who::Mounts,
         mounts::forgets,
     ),
-    attack(
-        "mapped",
-        "a file that grows by a gigabyte while it is mapped",
-        Who::Mounts,
-        mounts::mapped,
-    ),
 ];
 
 /// What the machine alone does to a victim: the other attacks take processors too.

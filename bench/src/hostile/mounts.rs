@@ -11,11 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_host::client::Connection;
-use atoll_host::control::{self, Ask};
+use atoll_host::control;
 use atoll_host::fuse::mount::{self as fuse, MountOptions};
 use atoll_host::server::rules::Mode;
 use atoll_vfs::AccessTimes;
-use atoll_vfs::abi::MapToken;
 use atoll_vfs::wire::attributes::{AttrOut, EntryOut, RawAttr};
 use atoll_vfs::wire::files::OpenOut;
 use atoll_vfs::wire::fixed::Fixed;
@@ -257,33 +256,5 @@ pub fn close(scene: &Scene) -> Result<(), Broken> {
     scene.ready();
     loop {
         std::thread::park();
-    }
-}
-
-/// Maps an empty file, and has it grow.
-pub fn mapped(scene: &Scene) -> Result<(), Broken> {
-    let mounts = served(scene, 1)?;
-    let path = mounts[0].target.join("mapped");
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
-    scene.ready();
-    let token = match system::map_request(&file, 64 << 30) {
-        Ok(token) => MapToken(token),
-        Err(error) => {
-            scene.note(&format!("mapping is refused: {error}"));
-            return Ok(());
-        }
-    };
-    let connection = open(&scene.socket).map_err(Broken)?;
-    control::send(&connection, &Ask::Memory(token).encode(), &[])?;
-    let _memory = control::receive(&connection)?;
-    let (data, most) = (vec![1; 1 << 20], if scene.smoke { 16 } else { 1200 });
-    loop {
-        for mib in 0..most {
-            if let Err(error) = file.write_at(&data, mib << 20) {
-                scene.note(&format!("writing at {mib} MiB: {error}"));
-                break;
-            }
-        }
-        file.set_len(0)?;
     }
 }

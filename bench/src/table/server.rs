@@ -147,7 +147,7 @@ pub const WORKLOADS: &[Workload] = &[
         points: &[1000],
         smoke: &[10],
         metrics: &[("each", Unit::Microseconds), ("processor", NS)],
-        subjects: &[Subject::AtollServer, Subject::AtollPreload, Subject::AtollFuse, Subject::Disk],
+        subjects: &[Subject::AtollServer, Subject::AtollFuse, Subject::Disk],
         goals: &[gain("each", 1000, Subject::Disk, 1.8)],
     },
     Workload {
@@ -173,7 +173,7 @@ pub const WORKLOADS: &[Workload] = &[
             ("first-store", NS),
             ("msync", Unit::Microseconds),
         ],
-        subjects: &[Subject::AtollPreload, Subject::AtollFuse, Subject::Disk, Subject::Tmpfs],
+        subjects: &[Subject::AtollFuse, Subject::Disk, Subject::Tmpfs],
         goals: &[
             gain("load", 4, Subject::Disk, 1.0),
             gain("store", 4, Subject::Disk, 1.0),
@@ -213,7 +213,6 @@ pub const WORKLOADS: &[Workload] = &[
         smoke: &[64],
         metrics: &[("requests", Unit::Rate)],
         subjects: &[
-            Subject::AtollPreload,
             Subject::AtollFuse,
             Subject::AtollAlone,
             Subject::AtollReadOnly,

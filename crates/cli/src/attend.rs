@@ -1,18 +1,19 @@
 //! The server process of `atoll run`: owns the volumes, serves them, closes them. For volumes of a
 //! server that runs already it holds the sessions there.
 
-use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use atoll_host::client::{Address, Connection};
 use atoll_host::control;
 use atoll_host::server::rules::Mode;
+use atoll_host::server::sole::{Ended, SoleOptions};
 use atoll_vfs::AccessTimes;
 
 use crate::failure::{Failure, RUN_FAILED};
-use crate::private::PrivateServer;
+use crate::served::{OfDirectory, Served};
+use crate::sole;
 use crate::volume::Access;
 
 /// A volume and where it is to appear.
@@ -28,6 +29,8 @@ pub struct Attachment {
     pub access: Access,
     /// The effect of reading on times of last access, as far as it is known here.
     pub access_times: AccessTimes,
+    /// The kernel keeps what programs write.
+    pub writes_back: bool,
 }
 
 /// The command's side of the conversation: it waits for a go before every step, and hands each
@@ -35,13 +38,10 @@ pub struct Attachment {
 pub struct CommandSide<'a>(pub &'a OwnedFd);
 
 impl CommandSide<'_> {
-    /// Waits until the server is ready for the next step, and returns the place of a server for
-    /// what was mounted last that was started for it. Fails without words: the server has said why.
-    pub fn wait(&self) -> Result<Option<Address>, Failure> {
-        let (message, _) = control::receive(self.0).map_err(|_| Failure::new(""))?;
-        let socket = message.get(1..).filter(|socket| !socket.is_empty());
-        let socket = socket.map(|socket| PathBuf::from(OsStr::from_bytes(socket)));
-        Ok(socket.map(|socket| Address { socket, volume: String::new() }))
+    /// Waits until the server is ready for the next step. Fails without words: the server has said
+    /// why.
+    pub fn wait(&self) -> Result<(), Failure> {
+        control::receive(self.0).map(drop).map_err(|_| Failure::new(""))
     }
 
     /// Hands over a mounted `device`. In a user namespace `owner` is the user and group that own
@@ -74,11 +74,10 @@ pub fn attend(attachments: &[Attachment], line: &OwnedFd) -> u8 {
         status = RUN_FAILED;
     };
     leave_terminal();
-    let hidden: Vec<&Path> = attachments.iter().map(|a| a.target.as_path()).collect();
     let mut opened = Vec::new();
-    for (number, attachment) in attachments.iter().enumerate() {
-        match Session::open(attachment, number, &hidden) {
-            Ok(session) => opened.push((attachment, session)),
+    for attachment in attachments {
+        match Opened::open(attachment) {
+            Ok(one) => opened.push((attachment, one)),
             Err(failure) => {
                 complain(failure);
                 break;
@@ -87,107 +86,105 @@ pub fn attend(attachments: &[Attachment], line: &OwnedFd) -> u8 {
     }
     let all = opened.len() == attachments.len();
     let mut waiting = opened.into_iter();
-    let mut served: Vec<Serving> = Vec::new();
+    let mut served = Vec::new();
     // The command's end closes when it has mounted all, or has failed and said why.
-    while all && control::send(line, &go(served.last()), &[]).is_ok() {
+    while all && control::send(line, b"+", &[]).is_ok() {
         let Ok((message, mut devices)) = control::receive(line) else { break };
         let Some(device) = devices.pop() else { break };
-        let Some((attachment, session)) = waiting.next() else { break };
-        match session.serve(attachment, device, owner(&message)) {
-            Ok(serving) => served.push(serving),
+        let Some((attachment, one)) = waiting.next() else { break };
+        match one.serve(attachment, device, owner(&message)) {
+            Ok(serving) => served.push((attachment, serving)),
             Err(failure) => {
                 complain(failure);
                 break;
             }
         }
     }
-    for (_, session) in waiting {
-        let _ = session.close().map_err(&mut complain);
+    for (attachment, one) in waiting {
+        let _ = one.close(attachment).map_err(&mut complain);
     }
-    for serving in served {
-        let _ = serving.finish().map_err(&mut complain);
+    for (attachment, serving) in served {
+        let _ = serving.finish(&attachment.volume).map_err(&mut complain);
     }
     status
 }
 
-/// The word to go on, with the place of the server that this process has for what was mounted last.
-fn go(last: Option<&Serving>) -> Vec<u8> {
-    let place = last.and_then(|serving| serving.session.own.as_ref()).map(PrivateServer::place);
-    let mut message = b"+".to_vec();
-    message.extend(place.map_or(&b""[..], |place| place.socket.as_os_str().as_bytes()));
-    message
+/// What an attachment is of, before it is mounted.
+// There are few of them.
+#[allow(clippy::large_enum_variant)]
+enum Opened {
+    /// A volume of a server's.
+    AtServer(Connection),
+    /// This process's own.
+    Own(Served),
 }
 
-/// A session with the server of an attachment, for its mount.
-struct Session {
-    connection: Connection,
-    /// The server, if it is this process's own.
-    own: Option<PrivateServer>,
-}
-
-impl Session {
-    /// Begins it, with a server of its own if need be: this process's server `number`, whose socket
-    /// is not below one of `hidden`.
-    fn open(attachment: &Attachment, number: usize, hidden: &[&Path]) -> Result<Session, Failure> {
-        if let Some(place) = &attachment.served {
-            let connection = Connection::open(place).map_err(Failure::new)?;
-            return Ok(Session { connection, own: None });
-        }
-        let Attachment { volume, access, access_times, .. } = attachment;
-        let own = PrivateServer::start(volume, *access, *access_times, number, hidden)?;
-        match Connection::open(own.place()) {
-            Ok(connection) => Ok(Session { connection, own: Some(own) }),
-            Err(error) => {
-                own.end()?;
-                Err(Failure::new(error))
-            }
+impl Opened {
+    fn open(attachment: &Attachment) -> Result<Opened, Failure> {
+        let Attachment { volume, access, .. } = attachment;
+        match &attachment.served {
+            Some(place) => Connection::open(place).map(Opened::AtServer).map_err(Failure::new),
+            None => Served::open(volume, *access, OfDirectory::default()).map(Opened::Own),
         }
     }
 
     /// Has what is mounted on `device` served until it is unmounted everywhere; `owner` as in
-    /// [`CommandSide::hand_over`]. Where that fails, the session is closed.
+    /// [`CommandSide::hand_over`].
     fn serve(
         self,
         attachment: &Attachment,
         device: OwnedFd,
         owner: Option<(u32, u32)>,
     ) -> Result<Serving, Failure> {
-        let mode = match attachment.access {
-            Access::Read => Mode::Read,
-            Access::Write => Mode::Write,
-        };
-        if let Err(error) = self.connection.mount(device.as_fd(), mode, owner.is_some()) {
-            self.close()?;
-            return Err(Failure::new(error));
+        let Attachment { volume, access, access_times, writes_back, .. } = attachment;
+        let read_only = *access == Access::Read;
+        match self {
+            Opened::AtServer(connection) => {
+                let mode = if read_only { Mode::Read } else { Mode::Write };
+                connection.mount(device.as_fd(), mode, owner.is_some()).map_err(Failure::new)?;
+                // Only the server may have the device now, so that its end is the mount's.
+                Ok(Serving::AtServer(connection))
+            }
+            Opened::Own(fs) => {
+                let (access_times, writes_back) = (*access_times, *writes_back);
+                let options = SoleOptions { read_only, access_times, owner, writes_back };
+                let server = sole::start(fs, device, &options, volume)?;
+                let run = move || server.run();
+                let thread = std::thread::Builder::new().spawn(run).map_err(|error| {
+                    Failure::new(format!("cannot serve {}: {error}", volume.display()))
+                })?;
+                Ok(Serving::Own(thread))
+            }
         }
-        // Only the server may have it now, so that its end is the mount's.
-        drop(device);
-        Ok(Serving { path: attachment.volume.clone(), session: self })
     }
 
-    fn close(self) -> Result<(), Failure> {
-        drop(self.connection);
-        self.own.map_or(Ok(()), PrivateServer::end)
+    fn close(self, attachment: &Attachment) -> Result<(), Failure> {
+        match self {
+            Opened::AtServer(_) => Ok(()),
+            Opened::Own(fs) => fs.close(&attachment.volume),
+        }
     }
 }
 
 /// An attachment in use.
-struct Serving {
-    path: PathBuf,
-    session: Session,
+enum Serving {
+    AtServer(Connection),
+    Own(JoinHandle<Ended<Served>>),
 }
 
 impl Serving {
-    /// Waits until it is unmounted, and ends a server of its own.
-    fn finish(self) -> Result<(), Failure> {
-        let there = self.session.connection.wait();
-        match self.session.own {
-            Some(_) => self.session.close(),
-            None if there => Ok(()),
-            None => Err(Failure::new(format!(
+    /// Waits until it is unmounted, and closes what is at `path` if it is this process's own.
+    fn finish(self, path: &Path) -> Result<(), Failure> {
+        match self {
+            Serving::AtServer(connection) if connection.wait() => Ok(()),
+            Serving::AtServer(_) => Err(Failure::new(format!(
                 "the server of {} has gone; what had been written is safe",
-                self.path.display()
+                path.display()
             ))),
+            Serving::Own(thread) => {
+                let ended = thread.join().unwrap_or(Ended { fs: None, error: None });
+                sole::close(ended, path)
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use atoll_host::client::{Address, Connection};
 use atoll_host::fuse::mount::{self, MountOptions};
 use atoll_host::process::fork;
 use atoll_host::server::rules::Mode;
-use atoll_host::server::sole::{Ended, SoleServer};
+use atoll_host::server::sole::SoleOptions;
 use atoll_vfs::AccessTimes;
 use rustix::process::{Signal, WaitOptions};
 
@@ -17,6 +17,7 @@ use crate::failure::{FAILED, Failure, Outcome};
 use crate::notes;
 use crate::served::{OfDirectory, Served};
 use crate::signals::{self, SignalSet};
+use crate::sole::{self, Cache};
 use crate::volume::{self, Access, Atime};
 
 /// Show a volume's files in a directory, until it is unmounted; or those of another directory, of
@@ -37,6 +38,10 @@ pub struct Args {
     /// What programs read again and again from memory may be counted when they open it next.
     #[arg(long, value_name = "WHEN")]
     atime: Option<Atime>,
+    /// What the kernel keeps of what programs write: with `writeback` a write ends in its cache, and
+    /// what is not synced is lost if atoll is killed. For volumes that no server has.
+    #[arg(long, value_name = "MODE", default_value = "writethrough")]
+    cache: Cache,
     /// Serve in the foreground, until Ctrl-C or unmounted.
     #[arg(short, long)]
     foreground: bool,
@@ -59,9 +64,12 @@ pub fn run(args: &Args) -> Outcome {
     let access = if args.read_only { Access::Read } else { Access::Write };
     let place = Address::find(&volume);
     let access_times = volume::access_times(args.atime, &volume, place.is_some())?;
+    let writes_back = args.cache.writes_back(&volume, place.is_some())?;
+    let read_only = access == Access::Read;
+    let options = SoleOptions { read_only, access_times, writes_back, owner: None };
     let serve = |mounted: &mut dyn FnMut()| match &place {
         Some(place) => attach(place, &volume, &target, access, mounted),
-        None => serve(&volume, &target, access, access_times, mounted),
+        None => serve(&volume, &target, access, &options, mounted),
     };
     if args.foreground {
         return serve(&mut || {
@@ -106,7 +114,7 @@ fn serve(
     volume: &Path,
     target: &Path,
     access: Access,
-    access_times: AccessTimes,
+    sole: &SoleOptions,
     mounted: impl FnOnce(),
 ) -> Outcome {
     let cannot = |error: &dyn fmt::Display| {
@@ -114,7 +122,7 @@ fn serve(
     };
     let signals = block_signals().map_err(|error| cannot(&error))?;
     let fs = Served::open(volume, access, OfDirectory::default())?;
-    let read_only = access == Access::Read;
+    let SoleOptions { read_only, access_times, .. } = *sole;
     let owner = (0, 0);
     let options = MountOptions { source: volume, read_only, owner, checked: true, access_times };
     let device = match mount_at(target, &options) {
@@ -124,30 +132,19 @@ fn serve(
             return Err(cannot(&error));
         }
     };
-    let shared = fs.share("volume").map_err(|error| cannot(&error))?;
-    let server = match SoleServer::start(shared, device, read_only, access_times) {
-        Ok(server) => server,
-        Err(error) => {
-            let _ = detach(target);
-            return Err(cannot(&error));
-        }
-    };
+    let server = sole::start(fs, device, sole, volume).inspect_err(|_| {
+        let _ = detach(target);
+    })?;
     mounted();
 
     unmount_when_asked(signals, target);
-    let Ended { fs, error } = server.run();
-    if error.is_some() || fs.is_none() {
+    let ended = server.run();
+    if ended.error.is_some() || ended.fs.is_none() {
         // A mount that is left there could only fail.
         let _ = detach(target);
     }
-    match fs {
-        Some(fs) => fs.close(volume)?,
-        None => return Err(cannot(&"an internal error ended it; what had been written is safe")),
-    }
-    match error {
-        Some(error) => Err(cannot(&error)),
-        None => Ok(0),
-    }
+    sole::close(ended, volume)?;
+    Ok(0)
 }
 
 /// Mounts what the server at `place` serves, says so by `mounted`, and waits until it is unmounted.

@@ -10,7 +10,6 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use atoll_host::client::Address;
@@ -19,15 +18,14 @@ use atoll_host::fuse::mount::{self, MountOptions};
 use atoll_host::guest;
 use atoll_host::namespace::{self, Namespace};
 use atoll_host::process::{close, fork};
-use atoll_preload::Use;
 use atoll_vfs::AccessTimes;
 
 use crate::attend::{self, Attachment, CommandSide};
 use crate::failure::{Failure, Outcome, RUN_FAILED, RUN_NOT_EXECUTABLE, RUN_NOT_FOUND};
 use crate::job::Job;
-use crate::served;
 use crate::signals;
 use crate::size;
+use crate::sole::Cache;
 use crate::volume::{self, Access, Atime, CreateOptions, DEFAULT_SIZE};
 
 /// The volume when none is named.
@@ -55,12 +53,13 @@ pub struct Args {
     /// What a program reads again and again from memory may be counted when it is opened next.
     #[arg(long, value_name = "WHEN")]
     atime: Option<Atime>,
+    /// What the kernel keeps of what programs write: with `writeback` a write ends in its cache, and
+    /// what is not synced is lost if atoll is killed. For volumes that no server has.
+    #[arg(long, value_name = "MODE", default_value = "writethrough")]
+    cache: Cache,
     /// Say nothing about the volume that is used by default.
     #[arg(short, long)]
     quiet: bool,
-    /// Load no library into programs: every call on the volumes goes through the kernel, by FUSE.
-    #[arg(long)]
-    no_preload: bool,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -71,7 +70,7 @@ fn attachment(
     text: &OsStr,
     alone: bool,
     cwd: &Path,
-    atime: Option<Atime>,
+    (atime, cache): (Option<Atime>, Cache),
 ) -> Result<Attachment, Failure> {
     let bytes = text.as_bytes();
     let (rest, access) = match bytes.strip_suffix(b":ro") {
@@ -112,7 +111,8 @@ fn attachment(
     }
     let served = Address::find(&volume);
     let access_times = volume::access_times(atime, &volume, served.is_some())?;
-    Ok(Attachment { served, volume, target, access, access_times })
+    let writes_back = cache.writes_back(&volume, served.is_some())?;
+    Ok(Attachment { served, volume, target, access, access_times, writes_back })
 }
 
 /// `path`, absolute, without `.`; `..` is taken by name.
@@ -175,10 +175,11 @@ fn attempt(args: &Args) -> Outcome {
             target: DEFAULT_PATH.into(),
             access: Access::Write,
             access_times: args.atime.map(AccessTimes::from).unwrap_or_default(),
+            writes_back: args.cache == Cache::Writeback,
         });
     }
     for text in &args.volumes {
-        let new = attachment(text, args.volumes.len() == 1, &cwd, args.atime)?;
+        let new = attachment(text, args.volumes.len() == 1, &cwd, (args.atime, args.cache))?;
         let file = new.volume.canonicalize().ok().filter(|_| new.served.is_none());
         let alone = |a: &Attachment| a.access == Access::Write || new.access == Access::Write;
         let same = |a: &Attachment| a.volume.canonicalize().ok() == file && alone(a);
@@ -230,10 +231,9 @@ fn become_program(
     args: &Args,
     cwd: &Path,
 ) -> Failure {
-    let servers = match mount_all(attachments, &CommandSide(&line)) {
-        Ok(servers) => servers,
-        Err(failure) => return failure.with_status(RUN_FAILED),
-    };
+    if let Err(failure) = mount_all(attachments, &CommandSide(&line)) {
+        return failure.with_status(RUN_FAILED);
+    }
     drop(line);
     let number = namespace::number("self").unwrap_or(0);
     if let Err(error) = report.write_all(&number.to_ne_bytes()) {
@@ -245,11 +245,6 @@ fn become_program(
     }
     let mut program = std::process::Command::new(&args.command[0]);
     program.args(&args.command[1..]);
-    program.env_remove(atoll_preload::SERVERS);
-    if !args.no_preload && !servers.is_empty() {
-        preload(&mut program, attachments, args.quiet);
-        program.env(atoll_preload::SERVERS, servers);
-    }
     let error = signals::exec(&mut program);
     let status = match error.kind() {
         io::ErrorKind::NotFound => RUN_NOT_FOUND,
@@ -258,29 +253,9 @@ fn become_program(
     Failure::new(format!("cannot run {}: {error}", args.command[0].display())).with_status(status)
 }
 
-/// Has the interposer loaded into `program` and what it starts. Without it they run as well, only
-/// slower.
-fn preload(program: &mut std::process::Command, attachments: &[Attachment], quiet: bool) {
-    let hidden: Vec<&Path> = attachments.iter().map(|a| a.target.as_path()).collect();
-    match atoll_preload::place(&hidden) {
-        Ok(path) => {
-            let already = std::env::var_os(atoll_preload::VARIABLE);
-            let value = atoll_preload::variable(already.as_deref(), &path);
-            program.env(atoll_preload::VARIABLE, value);
-        }
-        Err(error) if !quiet => {
-            say!(
-                "all calls go through the kernel, since there is no place for the library: {error}"
-            );
-        }
-        Err(_) => {}
-    }
-}
-
-/// Mounts, and returns what programs are told of the servers.
-fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<OsString, Failure> {
+/// Mounts all.
+fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<(), Failure> {
     line.wait()?;
-    let mut servers = OsString::new();
     let mut namespace = Namespace::enter().map_err(Failure::new)?;
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     for attachment in attachments {
@@ -299,26 +274,9 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<OsStr
         line.hand_over(device.as_fd(), namespace.is_user().then_some(owner))?;
         // Only the server may have it now, so that its end is the mount's.
         drop(device);
-        let own = line.wait()?;
-        // What others change too goes through the kernel alone.
-        let own = own.filter(|_| !served::is_foreign(&attachment.volume));
-        if let Some(place) = attachment.served.as_ref().or(own.as_ref()) {
-            // Until the kernel has asked for them, the root's owner is one that a user namespace
-            // does not know, and whose directories nobody there may write. A failure shows by
-            // itself.
-            if let Ok(root) = std::fs::metadata(&attachment.target) {
-                let owner = namespace.is_user().then_some(owner);
-                let mount = match (attachment.access, &attachment.served) {
-                    (Access::Write, Some(_)) => Use::Write,
-                    (Access::Read, Some(_)) => Use::Read,
-                    (Access::Write, None) => Use::Own,
-                    (Access::Read, None) => Use::Unchanging,
-                };
-                servers.push(atoll_preload::server(root.dev(), mount, owner, place));
-            }
-        }
+        line.wait()?;
     }
-    Ok(servers)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -329,7 +287,7 @@ mod tests {
     fn volumes_and_paths() {
         let cwd = Path::new("/home/u");
         let read = |text: &str, alone| {
-            attachment(OsStr::new(text), alone, cwd, None)
+            attachment(OsStr::new(text), alone, cwd, (None, Cache::default()))
                 .map(|a| (a.volume.display().to_string(), a.target.display().to_string(), a.access))
         };
         let expect =

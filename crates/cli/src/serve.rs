@@ -244,14 +244,9 @@ pub fn run(args: &Args) -> Outcome {
         for (name, volume) in &mut volumes {
             set_quotas(name, volume, &all)?;
         }
-        let others = rules.iter().any(Rules::admit_others);
         let bind = |(path, rules): (&PathBuf, &Rules)| {
             let listener = bind(path, rules.admit_others()).map_err(Failure::new)?;
-            // One that all may connect to, if there is one: programs of other users come to it. It
-            // is made absolute while that can be asked for.
-            let address = std::path::absolute(path).ok();
-            let address = address.filter(|_| rules.admit_others() || !others);
-            Ok(Door { listener, rules: rules.clone(), address })
+            Ok(Door { listener, rules: rules.clone() })
         };
         let doors = args.socket.iter().zip(&rules).map(bind);
         let doors = doors.collect::<Result<Vec<Door>, Failure>>()?;
@@ -267,9 +262,6 @@ pub fn run(args: &Args) -> Outcome {
     let names = volumes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
     let sockets = args.socket.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
     log::info!("serving {names} at {}", sockets.join(", "));
-    // By which programs come for the memory of what they map, if their own is not for all.
-    let open = rules.iter().position(Rules::admit_others).unwrap_or(0);
-    let address = std::path::absolute(&args.socket[open]);
     let how_to = args.vhost_user.iter().zip(&guests).enumerate().map(|(number, (at, guest))| {
         let socket = std::path::absolute(&at.socket).unwrap_or_else(|_| at.socket.clone());
         guests::how_to(number, &socket, &guest.device.tag, guest.device.window > 0)
@@ -315,9 +307,6 @@ pub fn run(args: &Args) -> Outcome {
             volume
                 .set_access_times(args.atime.into())
                 .map_err(|error| cannot("start serving", &error))?;
-            if let Ok(address) = &address {
-                volume.set_address(address);
-            }
             Ok(volume)
         })
         .collect::<Result<_, Failure>>()?;

@@ -43,23 +43,23 @@ impl Scene {
     }
 
     /// A client that runs a script.
-    fn client(&self, options: &[&str], script: &str) -> Command {
+    fn client(&self, script: &str) -> Command {
         let mut command = atoll();
         command.current_dir(self.served.path()).args(["run", "-q", "-v", "s/host:/vol"]);
-        command.args(options).args(["--", "sh", "-ec", script]).stdin(Stdio::null());
+        command.args(["--", "sh", "-ec", script]).stdin(Stdio::null());
         command
     }
 
     /// The same with `calls`.
-    fn calls(&self, options: &[&str], what: &str, name: &str) -> Command {
-        self.client(options, &format!("exec {} {what} /vol/{name}", self.calls.display()))
+    fn calls(&self, what: &str, name: &str) -> Command {
+        self.client(&format!("exec {} {what} /vol/{name}", self.calls.display()))
     }
 
     /// A client that has taken a lock, or is to get it.
-    fn taking(&self, options: &[&str], what: &str, name: &str) -> (Child, PathBuf) {
+    fn taking(&self, what: &str, name: &str) -> (Child, PathBuf) {
         let said = self.served.path().join(format!("said-{what}"));
         let to = File::create(&said).unwrap();
-        (self.calls(options, what, name).stdout(to).spawn().unwrap(), said)
+        (self.calls(what, name).stdout(to).spawn().unwrap(), said)
     }
 }
 
@@ -83,52 +83,47 @@ const READ: i32 = libc::F_RDLCK;
 const WRITE: i32 = libc::F_WRLCK;
 const NONE: i32 = libc::F_UNLCK;
 
-/// By the library and by the kernel alone.
-const WAYS: [&[&str]; 2] = [&[], &["--no-preload"]];
-
 #[test]
 fn record_locks_hold_between_clients_and_the_host() {
     let scene = scene("host");
-    for options in WAYS {
-        let file = scene.file("f");
-        // A client's bytes are locked for the host, and no others, until it is killed.
-        let (mut holder, said) = scene.taking(options, "hold", "f");
-        wait_until("the client holds", || says(&said) == "held\n");
-        for kind in [READ, WRITE] {
-            assert_eq!(record(&file, kind, 9, 1), Err(Errno::EAGAIN));
-            assert_eq!(record(&file, kind, 0, 0), Err(Errno::EAGAIN));
-        }
-        assert_eq!(record(&file, WRITE, 10, 0), Ok(()));
-        let pid = common::children(holder.id(), "calls");
-        let pid = if pid.is_empty() { vec![holder.id() as i32] } else { pid };
-        pid.iter().for_each(|&pid| kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap());
-        let _ = holder.wait();
-        wait_until("the lock has gone", || record(&file, WRITE, 0, 0) == Ok(()));
-        // The host's are for clients: at once refused, or waited for.
-        let refused = scene.calls(options, "lock", "f").output().unwrap();
-        let printed = String::from_utf8_lossy(&refused.stdout);
-        assert_eq!(printed, "fcntl: Resource temporarily unavailable\n", "{options:?}");
-        let (mut waiter, said) = scene.taking(options, "wait", "f");
-        // Meanwhile nobody else waits.
-        for _ in 0..5 {
-            assert_eq!(ok(&mut scene.client(options, "echo x > /vol/g; cat /vol/g")), "x\n");
-            assert_eq!(says(&said), "");
-        }
-        // Whoever gives up leaves no lock.
-        let script = format!("timeout -s KILL 1 {} wait /vol/f || echo $?", scene.calls.display());
-        assert_eq!(ok(&mut scene.client(options, &script)), "137\n");
-        assert_eq!(record(&file, READ, 0, 5), Ok(()));
-        assert_eq!(says(&said), "");
-        assert_eq!(record(&file, NONE, 0, 0), Ok(()));
-        assert!(waiter.wait().unwrap().success());
-        assert_eq!(says(&said), "held\n");
-        wait_until("the lock has gone", || record(&file, WRITE, 0, 0) == Ok(()));
-        // Locks for reading do not exclude each other.
-        assert_eq!(record(&file, READ, 0, 0), Ok(()));
-        let script = "sqlite3 /vol/db 'create table if not exists t (a); select 1'";
-        need("sqlite3", "sqlite3");
-        assert_eq!(ok(&mut scene.client(options, script)), "1\n");
+    let file = scene.file("f");
+    // A client's bytes are locked for the host, and no others, until it is killed.
+    let (mut holder, said) = scene.taking("hold", "f");
+    wait_until("the client holds", || says(&said) == "held\n");
+    for kind in [READ, WRITE] {
+        assert_eq!(record(&file, kind, 9, 1), Err(Errno::EAGAIN));
+        assert_eq!(record(&file, kind, 0, 0), Err(Errno::EAGAIN));
     }
+    assert_eq!(record(&file, WRITE, 10, 0), Ok(()));
+    let pid = common::children(holder.id(), "calls");
+    let pid = if pid.is_empty() { vec![holder.id() as i32] } else { pid };
+    pid.iter().for_each(|&pid| kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap());
+    let _ = holder.wait();
+    wait_until("the lock has gone", || record(&file, WRITE, 0, 0) == Ok(()));
+    // The host's are for clients: at once refused, or waited for.
+    let refused = scene.calls("lock", "f").output().unwrap();
+    let printed = String::from_utf8_lossy(&refused.stdout);
+    assert_eq!(printed, "fcntl: Resource temporarily unavailable\n");
+    let (mut waiter, said) = scene.taking("wait", "f");
+    // Meanwhile nobody else waits.
+    for _ in 0..5 {
+        assert_eq!(ok(&mut scene.client("echo x > /vol/g; cat /vol/g")), "x\n");
+        assert_eq!(says(&said), "");
+    }
+    // Whoever gives up leaves no lock.
+    let script = format!("timeout -s KILL 1 {} wait /vol/f || echo $?", scene.calls.display());
+    assert_eq!(ok(&mut scene.client(&script)), "137\n");
+    assert_eq!(record(&file, READ, 0, 5), Ok(()));
+    assert_eq!(says(&said), "");
+    assert_eq!(record(&file, NONE, 0, 0), Ok(()));
+    assert!(waiter.wait().unwrap().success());
+    assert_eq!(says(&said), "held\n");
+    wait_until("the lock has gone", || record(&file, WRITE, 0, 0) == Ok(()));
+    // Locks for reading do not exclude each other.
+    assert_eq!(record(&file, READ, 0, 0), Ok(()));
+    let script = "sqlite3 /vol/db 'create table if not exists t (a); select 1'";
+    need("sqlite3", "sqlite3");
+    assert_eq!(ok(&mut scene.client(script)), "1\n");
     scene.served.stop();
 }
 
@@ -136,41 +131,39 @@ fn record_locks_hold_between_clients_and_the_host() {
 fn whole_files_are_locked_between_clients_and_the_host() {
     let scene = scene("host");
     need("flock", "util-linux");
-    for options in WAYS {
-        let file = scene.file("f");
-        file.lock().unwrap();
-        let script = "flock -n /vol/f true || echo refused; flock -sn /vol/f true || echo refused";
-        assert_eq!(ok(&mut scene.client(options, script)), "refused\nrefused\n", "{options:?}");
-        let mut waiter = scene.client(options, "flock /vol/f echo had");
-        let waiter = waiter.stdout(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(300));
+    let file = scene.file("f");
+    file.lock().unwrap();
+    let script = "flock -n /vol/f true || echo refused; flock -sn /vol/f true || echo refused";
+    assert_eq!(ok(&mut scene.client(script)), "refused\nrefused\n");
+    let mut waiter = scene.client("flock /vol/f echo had");
+    let waiter = waiter.stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    file.unlock().unwrap();
+    assert_eq!(waiter.wait_with_output().unwrap().stdout, b"had\n");
+    // The other way round, for reading and for writing, also where a client may only read.
+    let held = |how: &str| {
+        let ready = scene.served.path().join("ready");
+        let go = scene.served.path().join("go");
+        let (said, wait) = (ready.display(), go.display());
+        let script = format!(
+            "exec 7< /vol/f; flock {how} 7; touch {said}; until test -e {wait}; do sleep 0.02; done"
+        );
+        let child = scene.client(&script).spawn().unwrap();
+        wait_until("it holds", || ready.exists());
+        std::fs::remove_file(&ready).unwrap();
+        (child, go)
+    };
+    for how in ["-s", "-x"] {
+        let (mut child, go) = held(how);
+        assert!(matches!(file.try_lock(), Err(TryLockError::WouldBlock)), "{how}");
+        let shared = file.try_lock_shared();
+        assert_eq!(shared.is_ok(), how == "-s");
+        let _ = file.unlock();
+        File::create(&go).unwrap();
+        assert!(child.wait().unwrap().success());
+        wait_until("it has let go", || file.try_lock().is_ok());
         file.unlock().unwrap();
-        assert_eq!(waiter.wait_with_output().unwrap().stdout, b"had\n");
-        // The other way round, for reading and for writing, also where a client may only read.
-        let held = |how: &str| {
-            let ready = scene.served.path().join("ready");
-            let go = scene.served.path().join("go");
-            let (said, wait) = (ready.display(), go.display());
-            let script = format!(
-                "exec 7< /vol/f; flock {how} 7; touch {said}; until test -e {wait}; do sleep 0.02; done"
-            );
-            let child = scene.client(options, &script).spawn().unwrap();
-            wait_until("it holds", || ready.exists());
-            std::fs::remove_file(&ready).unwrap();
-            (child, go)
-        };
-        for how in ["-s", "-x"] {
-            let (mut child, go) = held(how);
-            assert!(matches!(file.try_lock(), Err(TryLockError::WouldBlock)), "{how}");
-            let shared = file.try_lock_shared();
-            assert_eq!(shared.is_ok(), how == "-s");
-            let _ = file.unlock();
-            File::create(&go).unwrap();
-            assert!(child.wait().unwrap().success());
-            wait_until("it has let go", || file.try_lock().is_ok());
-            file.unlock().unwrap();
-            std::fs::remove_file(&go).unwrap();
-        }
+        std::fs::remove_file(&go).unwrap();
     }
     scene.served.stop();
 }
@@ -194,8 +187,8 @@ fn a_database_is_shared_with_the_host() {
     let host = scene.path("db").display().to_string();
     std::thread::scope(|scope| {
         scope.spawn(|| ok(Command::new("sh").args(["-ec", &script(&host)])));
-        for options in WAYS {
-            scope.spawn(|| ok(&mut scene.client(options, &script("/vol/db"))));
+        for _ in 0..2 {
+            scope.spawn(|| ok(&mut scene.client(&script("/vol/db"))));
         }
     });
     let asked = format!("{sql} {host} 'select n from t; pragma integrity_check'");

@@ -118,9 +118,9 @@ fn two_mounts_share_a_mapping() {
     let second = Running(served.step("second", "/vol/f").spawn().unwrap());
     first.succeeds();
     second.succeeds();
-    // A third, which maps nothing and knows nothing of the library.
+    // A third, which maps nothing.
     let mut plain = atoll();
-    plain.current_dir(served.dir.path()).args(["run", "-q", "--no-preload", "-v", "s:/vol"]);
+    plain.current_dir(served.dir.path()).args(["run", "-q", "-v", "s:/vol"]);
     assert_eq!(ok(plain.args(["--", "head", "-c", "12", "/vol/f"])), "abcdefghijkl");
     served.end(Signal::SIGTERM);
     fsck(&served.dir.path().join("a.vol"));

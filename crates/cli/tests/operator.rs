@@ -215,10 +215,6 @@ fn a_server_in_a_jail() {
     }
     let script = "head -c 300000 /dev/zero > /vol/f; sync /vol/f; stat -c %s /vol/f";
     assert_eq!(ok(&mut served.run("s:/vol", script)), "300000\n");
-    // By a mount alone.
-    let mut mounted = atoll();
-    mounted.args(["run", "--no-preload", "-v", "s:/vol", "--", "ls", "/vol"]);
-    assert_eq!(ok(mounted.current_dir(served.path())), "f\n");
     served.stop();
 
     let served = Served::start(&["a.vol", "--jail=off"]);

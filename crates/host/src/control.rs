@@ -10,14 +10,6 @@
 //!         with descriptors, to a Ring that is granted: the eventfd, and the View if there is one
 //! ```
 //!
-//! Or a program that has mapped a file asks for its memory (kind 3), or that what was stored there
-//! be made durable (kind 4); it gets its answer, with the memory's descriptor, and the connection
-//! ends:
-//!
-//! ```text
-//! client: magic u32 | version u16 | kind u8 | 0 u8 | 0 u32 | token, 16 bytes
-//! ```
-//!
 //! The session lasts until either side closes its end. A client with a ring may ask for a View when
 //! it has none (kind 5), with the most bytes that it wants; it is answered as above, with the
 //! View's descriptor if it gets one, and has its session whatever the answer:
@@ -34,44 +26,21 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use atoll_vfs::abi::{self, MapToken};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
 /// The beginning of every message.
-pub const MAGIC: u32 = number("ATOLL_CONTROL_MAGIC") as u32;
+pub const MAGIC: u32 = u32::from_le_bytes(*b"atol");
 /// The version of these messages and of what the descriptors carry. Another is refused.
-pub const VERSION: u16 = number("ATOLL_CONTROL_VERSION") as u16;
-/// Bytes of the two.
-const HEAD: usize = size_of_val(&MAGIC) + size_of_val(&VERSION);
+pub const VERSION: u16 = 1;
 /// The longest name of a volume, in bytes.
 pub const NAME_MAX: usize = 255;
 /// The longest message, in bytes.
 pub const MESSAGE_MAX: usize = 1024;
 /// The most descriptors with a message.
 pub const DESCRIPTORS_MAX: usize = 4;
-
-/// A number that the interposer's C header gives to a message about mapped files, or its answer.
-const fn number(name: &str) -> usize {
-    abi::number(abi::HEADER, name) as usize
-}
-
-const MEMORY: u8 = number("ATOLL_ASK_MEMORY") as u8;
-const SYNC: u8 = number("ATOLL_ASK_SYNC") as u8;
-const GRANTED: u8 = number("ATOLL_ANSWER_GRANTED") as u8;
-
-const _: () = {
-    assert!(MAGIC == u32::from_le_bytes(*b"atol"));
-    assert!(number("ATOLL_ASK_MAGIC_AT") == 0 && number("ATOLL_ASK_VERSION_AT") == 4);
-    assert!(number("ATOLL_ASK_KIND_AT") == HEAD && number("ATOLL_ASK_ZEROS_AT") == HEAD + 1);
-    assert!(number("ATOLL_ASK_TOKEN_AT") == HEAD + 1 + size_of_val(&Ask::ZEROS));
-    assert!(number("ATOLL_ASK_SIZE") == Ask::SIZE);
-    assert!(number("ATOLL_ANSWER_MAGIC_AT") == 0 && number("ATOLL_ANSWER_VERSION_AT") == 4);
-    assert!(number("ATOLL_ANSWER_STATUS_AT") == HEAD && number("ATOLL_ANSWER_MODE_AT") == HEAD + 1);
-    assert!(number("ATOLL_ANSWER_SIZE") == HEAD + 2);
-};
 
 /// A socket of the kind that control messages go through.
 ///
@@ -232,45 +201,6 @@ impl Hello {
     }
 }
 
-/// The request of a program that has mapped a file (`server::mapped`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
-    /// The memory.
-    Memory(MapToken),
-    /// To make durable all that was stored until now.
-    Sync(MapToken),
-}
-
-impl Ask {
-    /// The bytes between the kind and the token.
-    const ZEROS: [u8; 5] = [0; 5];
-    const SIZE: usize = HEAD + 1 + size_of_val(&Self::ZEROS) + size_of::<MapToken>();
-
-    /// The message.
-    pub fn encode(self) -> Vec<u8> {
-        let (kind, token) = match self {
-            Ask::Memory(token) => (MEMORY, token),
-            Ask::Sync(token) => (SYNC, token),
-        };
-        let mut out = head();
-        out.push(kind);
-        out.extend_from_slice(&Self::ZEROS);
-        out.extend_from_slice(&token.0);
-        out
-    }
-
-    /// Reads a message, if it is one of these.
-    pub fn decode(message: &[u8]) -> Option<Ask> {
-        let (&kind, rest) = body(message).ok()?.split_first()?;
-        let token = MapToken(rest.strip_prefix(&Self::ZEROS)?.try_into().ok()?);
-        match kind {
-            MEMORY => Some(Ask::Memory(token)),
-            SYNC => Some(Ask::Sync(token)),
-            _ => None,
-        }
-    }
-}
-
 /// That the client of a ring wants a View after all, of at most so many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViewAsk(pub u32);
@@ -298,7 +228,7 @@ impl Answer {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = head();
         match self {
-            Answer::Granted(mode) => out.extend_from_slice(&[GRANTED, mode_byte(*mode)]),
+            Answer::Granted(mode) => out.extend_from_slice(&[0, mode_byte(*mode)]),
             Answer::Ended => out.extend_from_slice(&[2, 0]),
             Answer::Refused(text) => {
                 out.extend_from_slice(&[1, 0]);
@@ -317,7 +247,7 @@ impl Answer {
         let (&[status, mode], text) =
             body(message)?.split_first_chunk::<2>().ok_or(Malformed::Field)?;
         match status {
-            GRANTED => mode_from(mode).map(Answer::Granted),
+            0 => mode_from(mode).map(Answer::Granted),
             // It will be shown on a terminal.
             1 => Ok(Answer::Refused(
                 String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).collect(),
@@ -425,18 +355,9 @@ mod tests {
         for hello in [hello(), other] {
             assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         }
-        for ask in [Ask::Memory(MapToken([1; 16])), Ask::Sync(MapToken([2; 16]))] {
-            let message = ask.encode();
-            assert_eq!(Ask::decode(&message), Some(ask));
-            assert!(Hello::decode(&message).is_err());
-            for wrong in [&message[..message.len() - 1], &[&message[..], &[0]].concat()] {
-                assert_eq!(Ask::decode(wrong), None);
-            }
-        }
-        assert_eq!(Ask::decode(&hello().encode()), None);
         let view = ViewAsk(5 << 20).encode();
         assert_eq!(ViewAsk::decode(&view), Some(ViewAsk(5 << 20)));
-        assert!(Hello::decode(&view).is_err() && Ask::decode(&view).is_none());
+        assert!(Hello::decode(&view).is_err());
         for wrong in [&view[..view.len() - 1], &[&view[..], &[0]].concat(), &hello().encode()] {
             assert_eq!(ViewAsk::decode(wrong), None);
         }

@@ -11,8 +11,7 @@ use crate::leases::needs::Involved;
 use crate::leases::observer::{Change, Observer};
 use crate::leases::view::{ViewId, Views};
 use crate::mapped::files::Mappings;
-use crate::open::handles::{Open, Origin};
-use crate::open::tokens::Tokens;
+use crate::open::handles::Open;
 use crate::removals::queue::Removals;
 use crate::rights::identity::SessionId;
 use crate::rights::privileges::Plain;
@@ -23,7 +22,6 @@ pub(crate) struct Guarded<F> {
     /// Whether anything has changed since everything was last durable.
     pub(crate) changed: bool,
     pub(crate) plain: Plain,
-    pub(crate) tokens: Tokens,
     /// Whether reading sets times of last access.
     pub(crate) relatime: bool,
     /// Counts moves of directories from one parent to another.
@@ -104,16 +102,6 @@ impl<F: FileSystem> Guarded<F> {
         }
     }
 
-    /// A call goes by `open`, which another session may have closed.
-    ///
-    /// # Errors
-    /// `EBADF` if it has.
-    #[inline]
-    pub(crate) fn go_by(&mut self, open: &Open) -> Result<()> {
-        self.involved.add(open.ino);
-        self.tokens.check(open)
-    }
-
     /// Closes a handle for `by`, a session of the user `uid`, and tells of its inode if that is
     /// gone with it.
     pub(crate) fn close(
@@ -122,13 +110,6 @@ impl<F: FileSystem> Guarded<F> {
         (by, uid): (SessionId, u32),
         open: &Open,
     ) -> Result<()> {
-        if let Origin::Adopted { .. } = open.origin {
-            // The file system's handle belongs to the original.
-            return Ok(());
-        }
-        for (view, count) in self.tokens.end(open) {
-            self.views.unreadable(view, open.ino, count);
-        }
         self.changed = true;
         let before = self.fs.work_in_steps(self.removals.are_served());
         let result = match open.flags {
@@ -173,22 +154,15 @@ impl<F: FileSystem> Guarded<F> {
     }
 
     /// A session with the View `id` has `open`: pages of it may be shown, if it can be read, until
-    /// [`end_reading`](Self::end_reading), or until the original of an adopted one is closed.
+    /// [`end_reading`](Self::end_reading).
     pub(crate) fn begin_reading(&mut self, id: Option<ViewId>, open: &Open) {
         let Some(id) = id.filter(|_| open.is_readable()) else { return };
-        let adopted = matches!(open.origin, Origin::Adopted { .. });
-        if !adopted || self.tokens.shown(open, id) {
-            self.views.readable(id, open.ino);
-        }
+        self.views.readable(id, open.ino);
     }
 
     /// The session no longer has `open`.
     pub(crate) fn end_reading(&mut self, id: Option<ViewId>, open: &Open) {
         let Some(id) = id.filter(|_| open.is_readable()) else { return };
-        let adopted = matches!(open.origin, Origin::Adopted { .. });
-        // If the original was closed first, its close has ended this reading too.
-        if !adopted || self.tokens.hidden(open, id) {
-            self.views.unreadable(id, open.ino, 1);
-        }
+        self.views.unreadable(id, open.ino, 1);
     }
 }

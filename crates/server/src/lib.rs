@@ -51,7 +51,6 @@ pub mod volume;
 pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};
 pub use mapped::{MapToken, Mapping};
 pub use open::known::KnownMost;
-pub use open::tokens::Token;
 pub use rights::identity::{Access, Identity, SessionId};
 pub use rights::limits::Limits;
 pub use rights::permissions::Credentials;

@@ -37,7 +37,7 @@ use crate::leases::observer::{Change, Content, Now};
 use crate::mapped::files::{File, Leaves, Orphan, STEP, new_token};
 use crate::mapped::memory::{Mapper, Memory, Place, piece_of};
 use crate::mapped::parts::{length, overlap};
-use crate::open::handles::{Open, Origin};
+use crate::open::handles::Open;
 use crate::rights::identity::{Access, SessionId};
 use crate::session::Session;
 use crate::session::concerns::LOOK;
@@ -51,7 +51,7 @@ mod room;
 pub(crate) mod write_back;
 mod zeroing;
 
-pub use atoll_vfs::abi::MapToken;
+pub use files::MapToken;
 pub use files::Mapping;
 pub use memory::PIECE;
 
@@ -162,7 +162,7 @@ impl<F: FileSystem> Guarded<F> {
                 Err(Errno::EROFS) => (self.fs.open(cx, ino, OpenFlags::READ)?, OpenFlags::READ),
                 Err(error) => return Err(error),
             };
-            let open = Open { ino, handle, flags: Some(flags), origin: Origin::Own };
+            let open = Open { ino, handle, flags: Some(flags) };
             self.mapped.files.insert(ino, File::new(open));
         }
         self.mapped.tokens.extend([(reader, (ino, place)), (writer, (ino, place))]);

@@ -173,7 +173,7 @@ mod tests {
     use super::queue::LEFT_MAX;
     use super::*;
     use crate::mapped::data_from;
-    use crate::open::handles::{Open, Origin};
+    use crate::open::handles::Open;
     use crate::rights::identity::SessionId;
     use crate::session::Session;
     use crate::testing::{Noted, StillHost};
@@ -290,7 +290,7 @@ mod tests {
             let name = Name::new(b"f").unwrap();
             let flags = OpenFlags::READ;
             let (attr, handle) = state.fs.create(&CX, Ino::ROOT, name, 0o600, flags).unwrap();
-            let open = Open { ino: attr.ino, handle, flags: Some(flags), origin: Origin::Own };
+            let open = Open { ino: attr.ino, handle, flags: Some(flags) };
             data_from(&mut state.fs, &CX, open, 0).unwrap();
             assert_eq!(state.fs.in_steps, in_steps);
             state.close(&CX, (SessionId::VOLUME, 0), &open).unwrap();

@@ -4,7 +4,6 @@
 
 pub mod answer;
 pub mod carrier;
-mod identify;
 pub mod kernel;
 mod locks;
 pub mod router;

@@ -1,9 +1,9 @@
 //! One client's view of a volume: its beginning, its locks and its end.
 
-mod adopt;
 pub(crate) mod call;
 pub(crate) mod concerns;
 mod copies;
+mod implicit;
 pub mod moving;
 mod names;
 mod own;
@@ -11,7 +11,6 @@ mod permission;
 pub mod ranges;
 mod reads;
 mod shown;
-mod standing;
 mod syncs;
 mod verbs;
 mod writes;
@@ -77,8 +76,6 @@ pub struct Session<F: FileSystem + Send> {
     /// Whether the carrier takes requests back.
     yields: bool,
     meter: Option<Arc<Meter>>,
-    /// The socket by which its client came.
-    address: Option<Arc<[u8]>>,
     /// Whether it has ever asked for a lock.
     locks: bool,
     pub(crate) own: Own,
@@ -112,7 +109,6 @@ impl<F: FileSystem + Send> Session<F> {
         let opens = [Room::new(account, Resource::OpenFiles, 1), room(OPEN_BYTES)];
         Ok(Session {
             meter,
-            address: None,
             locks: false,
             judge: Judge::new(&peer, access.identity),
             waits: true,
@@ -130,8 +126,7 @@ impl<F: FileSystem + Send> Session<F> {
                 lent: None,
                 for_cache: false,
                 noatime: false,
-                standing: None,
-                offers: false,
+                implicit: None,
                 id,
                 peer,
                 access,
@@ -148,16 +143,6 @@ impl<F: FileSystem + Send> Session<F> {
     /// The volume.
     pub fn volume(&self) -> &Arc<Volume<F>> {
         &self.volume
-    }
-
-    /// Its client came by the socket `address`, an absolute path, and may reach no other.
-    pub fn came_by(&mut self, address: Arc<[u8]>) {
-        self.address = Some(address);
-    }
-
-    /// The socket at which its programs get the memory of mapped files, if there is one.
-    pub fn address(&self) -> Option<&[u8]> {
-        self.address.as_deref().or_else(|| self.volume.address())
     }
 
     /// The client's identity, as the kernel attests it.
@@ -287,12 +272,6 @@ impl<F: FileSystem + Send> Session<F> {
         state.caches.begin(&cache);
         self.own.cache = Some(Arc::clone(&cache));
         Ok(cache)
-    }
-
-    /// From now on files that this session opens can be adopted by sessions that
-    /// [`Access::adopts_offered`] allows it.
-    pub fn offer(&mut self) {
-        self.own.offers = true;
     }
 
     /// The next read is for the kernel's page cache, if `yes`.

@@ -5,7 +5,6 @@ mod turns;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -22,7 +21,6 @@ use crate::leases::view::Views;
 use crate::locks::LockTable;
 use crate::mapped::files::Mappings;
 use crate::open::known::{Known, KnownMost};
-use crate::open::tokens::Tokens;
 use crate::removals::queue::Removals;
 use crate::rights::identity::SessionId;
 use crate::rights::privileges::Plain;
@@ -51,7 +49,6 @@ pub struct Volume<F> {
     users: Mutex<HashMap<u32, usize>>,
     /// Whether several users have sessions.
     shared: AtomicBool,
-    address: OnceLock<Vec<u8>>,
     /// Whether others change the file system too.
     foreign: AtomicBool,
     /// Whether other file systems are mounted in it.
@@ -157,7 +154,6 @@ impl<F: FileSystem + Send> Volume<F> {
                 changed: false,
                 relatime: false,
                 plain: Plain::default(),
-                tokens: Tokens::default(),
                 moves: 0,
                 mapped: Mappings::default(),
                 views: Views::new(&gate),
@@ -183,7 +179,6 @@ impl<F: FileSystem + Send> Volume<F> {
             next_session: AtomicU64::new(1),
             users: Mutex::default(),
             shared: AtomicBool::new(false),
-            address: OnceLock::new(),
             foreign: AtomicBool::new(false),
             submounts: AtomicBool::new(false),
             known: OnceLock::new(),
@@ -255,18 +250,6 @@ impl<F: FileSystem + Send> Volume<F> {
     /// The name that clients have for the volume.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// The absolute path of the socket at which clients get the memory of mapped files, if there is
-    /// one.
-    pub fn address(&self) -> Option<&[u8]> {
-        self.address.get().map(Vec::as_slice)
-    }
-
-    /// Sets that path, once.
-    pub fn set_address(&self, path: &Path) {
-        // A second call changes nothing.
-        let _ = self.address.set(path.as_os_str().as_encoded_bytes().to_vec());
     }
 
     /// A session of the user `uid` begins, or with `ends` ends.

@@ -21,7 +21,6 @@ use crate::filesystem::{FILE_SIZE_MAX, FileSystem, checked_end, copy_by_hand};
 use crate::lent::{Lends, Lent, Pages};
 use crate::locks::Locks;
 use crate::types::*;
-use crate::wire::adopt::AdoptIn;
 use crate::wire::attributes::{AttrOut, EntryOut, GetattrIn, SetattrIn, StatfsOut, Time};
 use crate::wire::directory::{DIRENT_MAX, get_dirent};
 use crate::wire::files::{
@@ -178,31 +177,6 @@ impl<T: Transport> Client<T> {
     ) -> Result<(Attr, Handle)> {
         let args = CreateIn { flags: open_bits(flags) | O_CREAT, mode, ..CreateIn::default() };
         self.created(cx, parent, &Request::Create { args, name }, flags)
-    }
-
-    /// Uses an open file of another session of the volume, by its `token`: a handle with the same
-    /// rights, which is `EBADF` from the moment that the original is closed.
-    ///
-    /// # Errors
-    /// `EBADF` for a token that is none; `EMFILE`; `EOPNOTSUPP` when the server knows no tokens.
-    pub fn adopt(&mut self, token: [u64; 2]) -> Result<Handle> {
-        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
-        let request = Request::Adopt(AdoptIn { token });
-        self.call(&cx, Ino(0), &request, OpenOut::SIZE, &mut [])?;
-        Ok(Handle(OpenOut::load(self.body()).fh))
-    }
-
-    /// Uses what another session of the volume has open of `ino` with these rights, READ and WRITE,
-    /// as [`adopt`](Self::adopt) does: of several the latest.
-    ///
-    /// # Errors
-    /// As `adopt`; `EBADF` also when nothing is open so, or this session may not do that.
-    pub fn adopt_open(&mut self, ino: Ino, rights: OpenFlags) -> Result<Handle> {
-        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
-        let flags = open_bits(rights & (OpenFlags::READ | OpenFlags::WRITE));
-        let request = Request::AdoptOpen(OpenIn { flags, open_flags: 0 });
-        self.call(&cx, ino, &request, OpenOut::SIZE, &mut [])?;
-        Ok(Handle(OpenOut::load(self.body()).fh))
     }
 
     /// Writes at the end of the file, wherever that is by then, through a handle without APPEND.

@@ -7,8 +7,7 @@
 //! call to bytes, [`inline`] both in one process; [`view`], memory that answers without a request,
 //! and [`cached`], a client that looks there first; [`lent`], how long an answer holds, and
 //! [`kept`], a client that keeps it until it is told; [`windowed`], one that is shown ranges of
-//! files; [`forgetting`], for callers that never say what they are done with; and [`abi`], the
-//! numbers that C states too.
+//! files; and [`forgetting`], for callers that never say what they are done with.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -16,7 +15,6 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-pub mod abi;
 pub mod cached;
 pub mod client;
 pub mod errno;

@@ -7,11 +7,10 @@
 //! Read in this order: [`fixed`] how structures are declared; [`header`] what is in front of every
 //! message, [`opcode`] the requests' numbers, [`session`] what both sides agree on first; the
 //! arguments and answers by theme: [`attributes`], [`names`], [`files`], [`directory`], [`xattrs`],
-//! [`locks`], [`mappings`], [`adopt`]; [`notices`] what a server says unasked; [`request`] all
+//! [`locks`], [`mappings`]; [`notices`] what a server says unasked; [`request`] all
 //! requests as one type. docs/PROTOCOL-MESSAGES.md explains each, and Atoll's additions;
 //! docs/PROTOCOL-FUSE.md has every number of FUSE with what Atoll makes of it.
 
-pub mod adopt;
 pub mod attributes;
 pub mod directory;
 pub mod files;

@@ -108,8 +108,6 @@ fn requests(p: &Parts) -> Vec<Request<'_>> {
         Request::Poll(of(p)),
         Request::Bmap(of(p)),
         Request::Ioctl(of(p)),
-        Request::Adopt(of(p)),
-        Request::AdoptOpen(of(p)),
         Request::NotifyReply { args: NotifyRetrieveIn { size, ..of(p) }, data },
     ]
 }

@@ -53,7 +53,7 @@ fn server() {
     let fs = Fs::mount(device, &options).expect("mount");
     let listener = bind(&folder.join("s"), false).expect("a socket");
     let grants = Grants::new(Vec::new(), nix::unistd::getuid().as_raw());
-    let door = Door { listener, rules: grants, address: None };
+    let door = Door { listener, rules: grants };
     let server =
         SocketServer::new(vec![door], None, vec![atoll_host::server::volume(fs, "v")], SPIN)
             .expect("a server");

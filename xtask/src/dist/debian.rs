@@ -124,8 +124,7 @@ fn packages(dynamic: &str, binary: &[u8]) -> Result<String, Failure> {
     Ok(packages.into_iter().map(with_version).collect::<Vec<_>>().join(", "))
 }
 
-/// The newest version of the C library that the bytes of a program name. Those of the interposer,
-/// which the program carries, are among them, and no table of the program would show these.
+/// The newest version of the C library that the bytes of a program name.
 fn newest(binary: &[u8]) -> Option<(u32, u32)> {
     const MARK: &[u8] = b"GLIBC_2.";
     let versions = binary.windows(MARK.len()).enumerate().filter(|(_, bytes)| *bytes == MARK);

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::steps::{Failure, cargo};
 
-/// The packages whose code is in the program: its own, and those of the interposer that it carries.
-const PROGRAMS: [&str; 2] = ["atoll-cli", "atoll-preload-backend"];
+/// The package whose code is in the program.
+const PROGRAM: &str = "atoll-cli";
 
 /// The licences that no package of cargo's brings.
 const BESIDE: &str = "\
@@ -21,13 +21,11 @@ Felker, et al.) and of LLVM's libunwind (Apache-2.0 WITH LLVM-exception) as well
 /// A text that names every package from elsewhere, with the texts of its licences.
 pub fn of_others(target: &str) -> Result<String, Failure> {
     let sources = sources()?;
-    let mut used = BTreeSet::new();
-    for program in PROGRAMS {
-        let tree = cargo(&["tree", "--locked", "--edges", "normal,no-proc-macro"])
-            .args(["--prefix", "none", "--format", "{p}\t{l}", "--target", target])
-            .args(["--package", program]);
-        used.extend(tree.output()?.lines().filter_map(package));
-    }
+    let tree = cargo(&["tree", "--locked", "--edges", "normal,no-proc-macro"])
+        .args(["--prefix", "none", "--format", "{p}\t{l}", "--target", target])
+        .args(["--package", PROGRAM]);
+    let tree = tree.output()?;
+    let used: BTreeSet<_> = tree.lines().filter_map(package).collect();
     let mut list = format!("{BESIDE}\nOf other packages it has code of:\n\n");
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, version, licence) in used {

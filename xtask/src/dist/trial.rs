@@ -103,8 +103,7 @@ fn use_it(stage: &Stage, path: &str, version: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs programs of this machine on the volume that [`use_it`] has made, the interposer in them,
-/// where this machine has FUSE.
+/// Runs programs of this machine on the volume that [`use_it`] has made, where it has FUSE.
 fn on_this_machine(stage: &Stage, path: &Path) -> Result<(), Failure> {
     if !Path::new("/dev/fuse").exists() {
         eprintln!("`atoll run` is not tried: there is no /dev/fuse");
@@ -116,9 +115,6 @@ fn on_this_machine(stage: &Stage, path: &Path) -> Result<(), Failure> {
         atoll.args(["sh", "-c", command]).output()
     };
     expect(&run("cp /vol/out /vol/new && cat /vol/new /vol/new")?, &format!("{TEXT}{TEXT}"))?;
-    if !run("cat /proc/self/maps")?.contains("/preload-") {
-        return Err(Failure("programs under `atoll run` do not load the interposer".into()));
-    }
     Ok(())
 }
 

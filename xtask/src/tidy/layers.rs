@@ -8,17 +8,12 @@ use crate::steps::{Failure, cargo};
 
 /// The layers, by folder, and the folders that each may know. A folder that is not in this list is
 /// a program or a test, knows any layer and is known by none.
-const LAYERS: [(&str, &[&str]); 13] = [
+const LAYERS: [(&str, &[&str]); 11] = [
     ("crates/transport", &[]),
     ("crates/block", &[]),
     ("vm", &[]),
     ("crates/virtio", &["crates/transport", "crates/block"]),
     ("crates/vfs", &["crates/transport"]),
-    (
-        "crates/preload",
-        &["crates/transport", "crates/vfs", "crates/host", "crates/preload-backend"],
-    ),
-    ("crates/preload-backend", &["crates/transport", "crates/vfs", "crates/host"]),
     ("crates/fs", &["crates/block", "crates/vfs"]),
     ("crates/posix", &["crates/vfs"]),
     (
@@ -228,13 +223,12 @@ mod tests {
             check(&[], &Tree::of(&[(path, text), fs, host])).len()
         };
         let links = "run(\"--manifest-path\", \"../host/Cargo.toml\");\n";
-        assert_eq!(found("crates/preload/build.rs", links), 0);
         assert_eq!(found("crates/vfs/build.rs", links), 1);
         assert_eq!(found("crates/host/build.rs", links), 0);
-        assert_eq!(found("crates/preload/c/a.c", "#include \"../../fs/src/a.h\"\n"), 1);
-        assert_eq!(found("crates/preload/c/a.h", "#include \"../../host/src/a.h\"\n"), 0);
-        assert_eq!(found("crates/preload/c/a.h", "#include \"a.h\"\n"), 0);
-        assert_eq!(found("crates/preload/c/a.c", "raw(\"../../x\", \"/\", \"..\")\n"), 0);
+        assert_eq!(found("crates/libatoll/c/a.c", "#include \"../../fs/src/a.h\"\n"), 1);
+        assert_eq!(found("crates/libatoll/c/a.h", "#include \"../../host/src/a.h\"\n"), 0);
+        assert_eq!(found("crates/libatoll/c/a.h", "#include \"a.h\"\n"), 0);
+        assert_eq!(found("crates/libatoll/c/a.c", "raw(\"../../x\", \"/\", \"..\")\n"), 0);
     }
 
     #[test]

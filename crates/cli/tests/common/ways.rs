@@ -11,16 +11,14 @@ use super::{atoll, fsck, need, ok, volume};
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// A volume of one's own, with the library.
-    Interposed,
-    /// By the kernel alone.
-    Kernel,
-    /// A program that takes no library.
+    /// `atoll run` with a volume of one's own.
+    Run,
+    /// The same, with a kernel that writes back.
+    WrittenBack,
+    /// Of a static program.
     Static,
-    /// A volume that is served, with the library.
+    /// `atoll run` with a volume that is served.
     Served,
-    /// By the kernel alone.
-    ServedKernel,
     /// `atoll mount SOCKET`.
     MountedSocket,
     /// `atoll mount FILE`.
@@ -30,7 +28,7 @@ pub enum Way {
 /// All that this user can go.
 pub fn all() -> Vec<Way> {
     use Way::*;
-    let mut ways = vec![Interposed, Kernel, Static, Served, ServedKernel];
+    let mut ways = vec![Run, WrittenBack, Static, Served];
     if geteuid().is_root() {
         ways.extend([MountedSocket, MountedFile]);
     } else {
@@ -113,14 +111,14 @@ impl Ways {
             command.args(["-m", "sh", "-ec", MOUNTED]).arg(env!("CARGO_BIN_EXE_atoll"));
             command.args([&self.seconds, volume, &options]);
         } else {
-            let own = matches!(way, Way::Interposed | Way::Kernel | Way::Static);
+            let own = matches!(way, Way::Run | Way::WrittenBack | Way::Static);
             command = atoll();
             command.args(["run", "-q", "-v", if own { "own.vol:/vol" } else { "s:/vol" }]);
             if own {
                 command.args(&self.options);
             }
-            if matches!(way, Way::Kernel | Way::ServedKernel) {
-                command.arg("--no-preload");
+            if way == Way::WrittenBack {
+                command.args(["--cache", "writeback"]);
             }
             command.args(more).args(["--", "timeout", "-s", "KILL", &self.seconds]);
         }

@@ -3,8 +3,9 @@
 //! The device is a [`Carrier`]; what the kernel asks and what it may keep is the server's
 //! ([`kernel`](atoll_server::route::kernel)). One thread reads requests: the volume has one lock.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -68,6 +69,8 @@ struct Line {
     /// The mount is to end: said for a thread that is awake, and for one that sleeps.
     fenced: AtomicBool,
     fence: Doorbell,
+    /// Rung when a request that was set aside is due.
+    due: Doorbell,
     /// Rung when the notifier has notices to send.
     told: ThreadBell,
 }
@@ -167,7 +170,47 @@ struct Device {
     spin: Spin,
     /// How long it looks for the next request before it sleeps.
     limit: Duration,
+    aside: Aside,
 }
+
+/// Requests that are served again after others, each once that is said.
+#[derive(Default)]
+struct Aside {
+    requests: VecDeque<(Vec<u8>, Arc<AtomicBool>)>,
+    /// How many others were served since the first was set aside.
+    passed: usize,
+    /// The request that is being served is one of them.
+    again: bool,
+}
+
+/// A request that was set aside.
+struct Due {
+    line: Arc<Line>,
+    due: Arc<AtomicBool>,
+}
+
+impl Held for Due {
+    fn release(self: Box<Self>, _: Result<()>) -> bool {
+        self.due.store(true, Ordering::Release);
+        self.line.due.ring();
+        true
+    }
+}
+
+/// Why the thread of a device goes on.
+enum Woken {
+    /// There is a request.
+    Asked,
+    /// One that was set aside is due.
+    Due,
+    /// The client has hung up, or the mount is to end.
+    Over,
+}
+
+/// The most requests that are set aside, and the most that are served before them: others go on
+/// sending.
+const ASIDE_MAX: usize = 64;
+const PASSED_MAX: usize = 4096;
 
 impl Carrier for Device {
     type Slot = ();
@@ -178,8 +221,13 @@ impl Carrier for Device {
     fn take(&mut self) -> std::result::Result<Option<()>, Option<io::Error>> {
         use rustix::io::Errno;
         loop {
-            if !self.wait().map_err(Some)? {
-                return Err(None);
+            if self.come_again() {
+                return Ok(Some(()));
+            }
+            match self.wait().map_err(Some)? {
+                Woken::Asked => {}
+                Woken::Due => continue,
+                Woken::Over => return Err(None),
             }
             match rustix::io::read(&self.line.device, &mut self.request) {
                 Ok(len) => {
@@ -203,6 +251,16 @@ impl Carrier for Device {
             data: Data::default(),
             room: Room::from(&mut self.room[..]),
         }
+    }
+
+    fn set_aside(&mut self, (): ()) -> std::result::Result<Box<dyn Held>, ()> {
+        let Aside { requests, again, .. } = &mut self.aside;
+        if *again || requests.len() >= ASIDE_MAX {
+            return Err(());
+        }
+        let due = Arc::<AtomicBool>::default();
+        requests.push_back((self.request[..self.len].to_vec(), Arc::clone(&due)));
+        Ok(Box::new(Due { line: Arc::clone(&self.line), due }))
     }
 
     fn answer(
@@ -281,19 +339,17 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         porter: Porter,
         options: &SharedOptions,
     ) -> io::Result<SharedMount<F>> {
-        let fence = Doorbell::new()?;
+        let (fence, due) = (Doorbell::new()?, Doorbell::new()?);
         let (fenced, told) = (AtomicBool::new(false), ThreadBell::default());
-        let line = Arc::new(Line { device, fenced, fence, told });
+        let line = Arc::new(Line { device, fenced, fence, due, told });
         let mount = Arc::<Line>::clone(&line);
         let begun = session.with(|session| {
             session.carried();
             let mut kernel = options.kernel;
             if session.volume().is_foreign() {
                 // The host changes it too, whoever has it mounted.
-                (kernel.others, kernel.unchanging) = (Others::Any, false);
-            }
-            if kernel.others == Others::Rings {
-                session.offer();
+                let KernelOptions { owner, ids, .. } = kernel;
+                kernel = KernelOptions { owner, ids, ..KernelOptions::default() };
             }
             // See `caches` for why not everybody's.
             let uid = session.peer().uid;
@@ -336,6 +392,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             meter,
             spin: Spin::of_calls(),
             limit: options.spin,
+            aside: Aside::default(),
         };
         let router = Router::of_kernel(agrees, kernel);
         let notifier = Some(notifier);
@@ -421,6 +478,32 @@ impl Device {
         }
     }
 
+    /// Takes a request that was set aside, once none stands before it.
+    fn come_again(&mut self) -> bool {
+        let Aside { requests, passed, again } = &mut self.aside;
+        *again = false;
+        if requests.is_empty() {
+            return false;
+        }
+        self.line.due.silence();
+        let is_due = |(_, due): &(_, Arc<AtomicBool>)| due.load(Ordering::Acquire);
+        let Some(first) = requests.iter().position(is_due) else { return false };
+        let mut device = [PollFd::new(&self.line.device, PollFlags::IN)];
+        let stands = poll(&mut device, Some(&Timespec::default())) == Ok(1)
+            && device[0].revents() == PollFlags::IN;
+        if stands && *passed < PASSED_MAX {
+            *passed += 1;
+            return false;
+        }
+        let Some((request, _)) = requests.remove(first) else { return false };
+        self.request[..request.len()].copy_from_slice(&request);
+        (self.len, *again) = (request.len(), true);
+        if requests.is_empty() {
+            *passed = 0;
+        }
+        true
+    }
+
     /// Waits until the user may ask for more; false when the client has hung up, or the mount is to
     /// end.
     fn rest(&self) -> io::Result<bool> {
@@ -441,44 +524,47 @@ impl Device {
         }
     }
 
-    /// Waits for a request; false when the client has hung up, or the mount is to end.
-    fn wait(&mut self) -> io::Result<bool> {
+    /// Waits for a request.
+    fn wait(&mut self) -> io::Result<Woken> {
         if !self.rest()? {
-            return Ok(false);
+            return Ok(Woken::Over);
         }
         let Device { line, spin, limit, hang_up, .. } = self;
         let device = || PollFd::new(&line.device, PollFlags::IN);
         if line.fenced.load(Ordering::Relaxed) {
-            return Ok(false);
+            return Ok(Woken::Over);
         }
         // A program that asks for one thing after the other finds this thread awake. A hang-up also
         // revokes the session, so this loop need not look for one.
         spin.begin();
         while !limit.is_zero() {
             if poll(&mut [device()], Some(&Timespec::default())) == Ok(1) {
-                return Ok(true);
+                return Ok(Woken::Asked);
             }
             if !spin.turn(*limit) {
                 break;
             }
         }
-        let fence = || PollFd::new(&line.fence, PollFlags::IN);
-        let ends = |watched: &[PollFd<'_>]| watched.iter().any(|fd| !fd.revents().is_empty());
-        let polled = match hang_up {
-            Some(hang_up) => {
-                let hang_up = PollFd::new(hang_up, PollFlags::IN);
-                let mut watched = [device(), fence(), hang_up];
-                poll(&mut watched, None).map(|_| !ends(&watched[1..]))
-            }
-            None => {
-                let mut watched = [device(), fence()];
-                poll(&mut watched, None).map(|_| !ends(&watched[1..]))
-            }
-        };
-        match polled {
-            Err(rustix::io::Errno::INTR) => Ok(true),
-            other => other.map_err(io::Error::from),
+        let watch = |bell| PollFd::new(bell, PollFlags::IN);
+        // The fence stands for a client that cannot hang up.
+        let hang_up = hang_up.as_deref().map_or(line.fence.as_fd(), OwnedFd::as_fd);
+        let mut watched = [
+            device(),
+            watch(&line.due),
+            watch(&line.fence),
+            PollFd::from_borrowed_fd(hang_up, PollFlags::IN),
+        ];
+        match poll(&mut watched, None) {
+            Err(rustix::io::Errno::INTR) => return Ok(Woken::Due),
+            Err(error) => return Err(error.into()),
+            Ok(_) => {}
         }
+        let [asked, due, ends @ ..] = watched.map(|fd| !fd.revents().is_empty());
+        Ok(match (ends.contains(&true), asked, due) {
+            (true, ..) => Woken::Over,
+            (_, _, true) => Woken::Due,
+            _ => Woken::Asked,
+        })
     }
 }
 
@@ -514,8 +600,8 @@ mod tests {
     fn what_waited_is_given_by_the_porter() {
         let (mut answers, device) = io::pipe().unwrap();
         let (fenced, told) = (AtomicBool::new(false), ThreadBell::default());
-        let fence = Doorbell::new().unwrap();
-        let line = Arc::new(Line { device: device.into(), fenced, fence, told });
+        let [fence, due] = [(); 2].map(|()| Doorbell::new().unwrap());
+        let line = Arc::new(Line { device: device.into(), fenced, fence, due, told });
         let waiting = |porter| {
             let (line, message, data) = (Arc::clone(&line), b"answer".to_vec(), b" data".to_vec());
             Box::new(Waiting { line, message, data, porter, charge: None })

@@ -30,8 +30,6 @@ pub(super) fn session<F: FileSystem + Send>(
         identity,
         read_only: grant.mode == Mode::Read,
         subtree: (grant.path != "/").then(|| PathBuf::from(&grant.path)),
-        names_fixed: grant.owns && identity != Identity::Checked,
-        adopts_offered: grant.owns,
         account: account.map(Arc::clone),
         limits,
     };

@@ -24,7 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, SocketFlags};
 
 use super::granted::session;
-use super::rules::{Grant, Mode, Rules};
+use super::rules::{Mode, Rules};
 use super::{peer, shares};
 use crate::shm::Doorbell;
 use crate::virtio::device::{DEVICE_BYTES, Device, DeviceOptions, Kept};
@@ -351,7 +351,7 @@ impl<F: FileSystem + Send + 'static> Door<F> {
         let begin = move || {
             let peer = &owner;
             let volume = door.volume.upgrade().ok_or("the server shuts down")?;
-            let (peer, identity) = door.identity(peer, &grant);
+            let (peer, identity) = door.identity(peer);
             let session = session(&volume, &peer, &grant, identity, account.as_ref())?;
             let place = Revocable::default();
             place.begin(session);
@@ -374,9 +374,9 @@ impl<F: FileSystem + Send + 'static> Door<F> {
 
     /// As whom the guest's requests act. Its kernel puts an identity into each and has checked
     /// permissions; whose word that is, is the front end's.
-    fn identity(&self, peer: &Credentials, grant: &Grant) -> (Credentials, Identity) {
+    fn identity(&self, peer: &Credentials) -> (Credentials, Identity) {
         match self.guest.ids {
-            Ids::FrontEnd if peer.uid == 0 || grant.owns => (peer.clone(), Identity::Checked),
+            Ids::FrontEnd if peer.uid == 0 => (peer.clone(), Identity::Checked),
             Ids::FrontEnd => (peer.clone(), Identity::Peer),
             Ids::Guest | Ids::Mapped(_) => (peer.clone(), Identity::Checked),
             Ids::Fixed(uid, gid) => {

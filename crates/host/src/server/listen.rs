@@ -9,7 +9,6 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
@@ -20,8 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
-use super::asks::Asks;
-use super::control::{self, Answer, Ask, Hello, Kind as Asked, ViewAsk};
+use super::control::{self, Answer, Hello, Kind as Asked, ViewAsk};
 use super::ends::Ends;
 use super::guests::{Guest, Guests};
 use super::line::{self, Head, Kind, Line, Mail};
@@ -29,7 +27,7 @@ use super::machine;
 use super::mount::{Mount, is_fuse};
 use super::newcomer::{Newcomer as RingNewcomer, Remains};
 use super::peer;
-use super::porch::{Caller, Porch, standing};
+use super::porch::{Caller, Porch};
 use super::porter::{Porter, Porters, hang_up, note_refusal, refuse, say_refused};
 use super::rules::{Mode, Rules};
 use super::shares;
@@ -58,9 +56,6 @@ pub struct Door {
     pub listener: OwnedFd,
     /// The rules for it.
     pub rules: Rules,
-    /// Its absolute path, to which those who come by it come again for the memory of what they map:
-    /// they may reach no other. Without one that is the volume's address.
-    pub address: Option<PathBuf>,
 }
 
 /// A server of volumes to the clients of its sockets.
@@ -69,8 +64,6 @@ pub struct SocketServer<F: FileSystem + Send + 'static> {
     ends: Ends,
     entrance: Entrance,
     doors: Vec<(Arc<OwnedFd>, Rules)>,
-    /// Of each.
-    addresses: Vec<Option<Arc<[u8]>>>,
     volumes: Vec<Arc<Volume<F>>>,
     accounts: Arc<Accounts>,
     guests: Guests<F>,
@@ -82,10 +75,7 @@ pub struct SocketServer<F: FileSystem + Send + 'static> {
     workers: Vec<Worker<F>>,
     /// One for each volume.
     upkeep: Vec<Upkeep>,
-    asks: Asks,
     porters: Porters,
-    /// Counts the mounts.
-    mounts: Arc<()>,
     spin: Duration,
     watchdog: Option<Watchdog>,
 }
@@ -173,11 +163,8 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                 Entrance::Own(Box::new(Porch::new(rules, names, 0)))
             }
         };
-        let door = |Door { listener, rules, address }: Door| {
-            let address = address.map(|path| path.into_os_string().into_encoded_bytes().into());
-            ((Arc::new(listener), rules), address)
-        };
-        let (doors, addresses): (Vec<_>, Vec<_>) = doors.into_iter().map(door).unzip();
+        let door = |Door { listener, rules }: Door| (Arc::new(listener), rules);
+        let doors: Vec<_> = doors.into_iter().map(door).collect();
         let limit = match &entrance {
             Entrance::Own(_) => line::descriptors(),
             Entrance::Broker(line) => line.limit,
@@ -190,7 +177,6 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             ends: Ends::default(),
             entrance,
             doors,
-            addresses,
             volumes,
             accounts: Arc::new(Accounts::new(most)),
             guests: Guests::default(),
@@ -199,9 +185,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             pause: SWEEP[0],
             workers,
             upkeep,
-            asks: Asks::default(),
             porters: Porters::default(),
-            mounts: Arc::default(),
             spin,
             watchdog: None,
         })
@@ -477,17 +461,6 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             }
         };
         let client = Newcomer { id, door, socket, peer, porter };
-        if let Some(ask) = Ask::decode(message) {
-            let names = self.volumes.iter().map(|volume| volume.name());
-            let standing = standing(&self.doors[door].1, names, &client.peer);
-            let place = self.asks.answer(
-                &self.volumes,
-                (&client.socket, &client.porter),
-                (standing, client.peer.uid),
-                ask,
-            );
-            return self.part(client, None, place);
-        }
         let mut descriptors = descriptors;
         let begun = self.begin(&client, message, &mut descriptors);
         if !descriptors.is_empty() {
@@ -587,16 +560,10 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                     [device] if is_fuse(device) => descriptors.remove(0),
                     _ => return Err("what was handed over is not the device of FUSE".to_owned()),
                 };
-                let turn = Arc::clone(&self.mounts);
-                if grant.owns && Arc::strong_count(&turn) > 2 {
-                    let why = "the volume has its one mount already; share it with `atoll serve`";
-                    return Err(why.to_owned());
-                }
                 let (peer, socket) = (client.peer.clone(), Arc::clone(&client.socket));
                 let name = volume.name().to_owned();
                 let mount = Mount {
                     volume: Arc::clone(volume),
-                    address: self.addresses[client.door].clone(),
                     peer: peer.clone(),
                     grant,
                     account,
@@ -616,7 +583,6 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                     }
                     // This too the control thread sees.
                     hang_up(&socket);
-                    drop(turn);
                 };
                 let thread = std::thread::Builder::new()
                     .name("mount".to_owned())

@@ -2,8 +2,7 @@
 //!
 //! How clients come to a session: [`bind`] makes the socket, `porch` is where they wait until they
 //! have said what they want, [`broker`] the process that receives it, by a [`mod@line`] to
-//! [`listen`], the thread that begins and ends sessions; `asks` answers those who come for the
-//! memory of a mapped file. [`control`] has the messages, `mount` and `worker` serve, the latter
+//! [`listen`], the thread that begins and ends sessions. [`control`] has the messages, `mount` and `worker` serve, the latter
 //! [`lanes`] of rings, whose doorbells are `bells`; [`guests`] are virtual machines; `placement`
 //! says where a worker runs, in `ends` sessions end, a `porter` makes the calls whose cost a client
 //! sets. [`sole`] serves a volume to one mount alone. `upkeep` has the threads that every served
@@ -15,7 +14,6 @@
 //! ([`jail`]).
 
 mod arrivals;
-mod asks;
 mod bells;
 pub mod bind;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]

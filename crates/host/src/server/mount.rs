@@ -18,7 +18,7 @@ use atoll_server::Credentials;
 use atoll_server::Session;
 use atoll_server::revocable::Revocable;
 use atoll_server::rights::accounts::Account;
-use atoll_server::route::kernel::{KernelOptions, Others};
+use atoll_server::route::kernel::KernelOptions;
 use atoll_server::{Identity, Volume};
 
 /// How long the kernel's first request may take: it is there once the device is mounted.
@@ -29,8 +29,6 @@ const DEVICE: (u32, u32) = (10, 229);
 /// The parts by which a mount is served.
 pub(super) struct Mount<F: FileSystem + Send> {
     pub volume: Arc<Volume<F>>,
-    /// The socket by which it came.
-    pub address: Option<Arc<[u8]>>,
     pub peer: Credentials,
     pub grant: Grant,
     pub account: Option<Arc<Account>>,
@@ -54,20 +52,17 @@ pub(super) fn is_fuse(fd: &OwnedFd) -> bool {
 impl<F: FileSystem + Send + 'static> Mount<F> {
     /// As whom the requests act. The kernel puts the true identity into each, but a user can be the
     /// kernel's master in a user namespace or a virtual machine's: only the superuser's word
-    /// counts, and that of who owns the volume.
+    /// counts.
     fn identity(&self) -> Identity {
         let root = self.peer.uid == 0 && !self.single_owner;
-        if root || self.grant.owns { Identity::Checked } else { Identity::Peer }
+        if root { Identity::Checked } else { Identity::Peer }
     }
 
     /// Begins the session, tells the client, and serves until nothing is mounted any more. The
     /// error is for the client.
     pub fn serve(self) -> Result<(), String> {
-        let mut session =
+        let session =
             session(&self.volume, &self.peer, &self.grant, self.identity(), self.account.as_ref())?;
-        if let Some(address) = self.address {
-            session.came_by(address);
-        }
         drop(self.volume);
         if !self.place.begin(session) {
             return Err("its connection has ended".to_owned());
@@ -80,11 +75,7 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
         let options = SharedOptions {
             kernel: KernelOptions {
                 owner: self.single_owner.then_some((self.peer.uid, self.peer.gid)),
-                others: if self.grant.owns { Others::Rings } else { Others::Any },
-                unchanging: self.grant.unchanging,
-                untold: None,
-                ids: None,
-                window: false,
+                ..KernelOptions::default()
             },
             spin: self.spin,
         };

@@ -37,12 +37,6 @@ pub struct Grant {
     pub mode: Mode,
     /// Its root, as a directory of the volume from the root.
     pub path: String,
-    /// The volume is its own. Its one mount may act as whoever it says, permissions having been
-    /// checked, and alone changes names and takes locks: its kernel may remember the names, and
-    /// keeps the locks.
-    pub owns: bool,
-    /// Nobody changes the volume while it is served, this client included.
-    pub unchanging: bool,
     /// The most that its user may ask for in a second.
     pub rates: Rates,
 }
@@ -55,30 +49,13 @@ pub struct Rules {
     own: u32,
     /// Whether the superuser may do what no rule gives.
     superuser: bool,
-    private: Option<Mode>,
     unmapped: Unmapped,
 }
 
 impl Rules {
     /// `rules`, the first first, of a server that runs as the user `own`.
     pub fn new(rules: Vec<Rule>, own: u32) -> Rules {
-        Rules {
-            rules,
-            limits: Vec::new(),
-            own,
-            superuser: true,
-            private: None,
-            unmapped: Unmapped::read(),
-        }
-    }
-
-    /// Those of a server that the user `own` has for volumes of his own and programs that he
-    /// starts. The kernel is to check permissions on its mounts, which in a user namespace only it
-    /// can. With [`Mode::Read`] the volumes are open for looking only, and locked against all who
-    /// would change them. Its socket must be this user's alone: then the kernel, which knows
-    /// everybody apart, lets nobody else connect.
-    pub fn private(own: u32, mode: Mode) -> Rules {
-        Rules { private: Some(mode), unmapped: Unmapped::default(), ..Rules::new(Vec::new(), own) }
+        Rules { rules, limits: Vec::new(), own, superuser: true, unmapped: Unmapped::read() }
     }
 
     /// These, where the superuser may do only what a rule gives, also of a server that is his own.
@@ -171,15 +148,11 @@ impl Rules {
         match self.rules.iter().find(fits) {
             Some(rule) => {
                 let path = rule.path.clone();
-                rule.mode.map(|mode| Grant { mode, path, owns: false, unchanging: false, rates })
+                rule.mode.map(|mode| Grant { mode, path, rates })
             }
-            None if self.is_trusted(peer) => Some(Grant {
-                mode: self.private.unwrap_or(Mode::Write),
-                path: "/".to_owned(),
-                owns: self.private.is_some(),
-                unchanging: self.private == Some(Mode::Read),
-                rates,
-            }),
+            None if self.is_trusted(peer) => {
+                Some(Grant { mode: Mode::Write, path: "/".to_owned(), rates })
+            }
             None => None,
         }
     }
@@ -227,18 +200,6 @@ mod tests {
         assert!(rules.grant(&peer(500, 9, &[]), "a").is_some());
         assert!(rules.grant(&peer(501, 500, &[500, 0]), "a").is_none());
         assert!(!rules.admit_others());
-    }
-
-    #[test]
-    fn a_private_volume_is_its_owners() {
-        for (mode, unchanging) in [(Mode::Read, true), (Mode::Write, false)] {
-            let rules = Rules::private(500, mode);
-            let path = "/".to_owned();
-            let rates = Rates::default();
-            let grant = Some(Grant { mode, path, owns: true, unchanging, rates });
-            assert_eq!(rules.grant(&peer(500, 9, &[]), "a"), grant);
-            assert_eq!(rules.grant(&peer(501, 500, &[]), "a"), None);
-        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use atoll_vfs::{AccessTimes, FileSystem};
 
 use super::SPIN;
 use super::upkeep::Upkeep;
+use crate::fuse::reclaim;
 use crate::fuse::shared::{SharedMount, SharedOptions};
 
 /// A mounted volume, ready to be served.
@@ -17,6 +18,19 @@ pub struct SoleServer<F: FileSystem + Send + 'static> {
     volume: Arc<Volume<F>>,
     upkeep: Upkeep,
     mount: SharedMount<F>,
+}
+
+/// How it is served.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SoleOptions {
+    /// Nothing of the volume changes, unless others [change it too](Volume::set_foreign).
+    pub read_only: bool,
+    /// The effect of reading on times of last access.
+    pub access_times: AccessTimes,
+    /// Show every file as owned by this user and group, for a user namespace that knows no others.
+    pub owner: Option<(u32, u32)>,
+    /// The kernel keeps what programs write, until it is synced or some seconds old.
+    pub writes_back: bool,
 }
 
 /// How serving ended: the file system, if it can still be trusted, and what went wrong.
@@ -31,8 +45,7 @@ pub struct Ended<F> {
 impl<F: FileSystem + Send + 'static> SoleServer<F> {
     /// Answers the kernel's first request on `device`, which is mounted: when this returns,
     /// programs can use the mount point as soon as [`run`](Self::run) is called. The kernel checks
-    /// permissions. With `read_only` nothing of `volume` changes, unless others
-    /// [change it too](Volume::set_foreign).
+    /// permissions.
     ///
     /// # Errors
     /// When `device` is not mounted, the kernel's FUSE is too old, or there are no threads left;
@@ -40,9 +53,9 @@ impl<F: FileSystem + Send + 'static> SoleServer<F> {
     pub fn start(
         volume: Arc<Volume<F>>,
         device: OwnedFd,
-        read_only: bool,
-        access_times: AccessTimes,
+        options: &SoleOptions,
     ) -> io::Result<SoleServer<F>> {
+        let SoleOptions { read_only, access_times, owner, writes_back } = *options;
         let error = |errno: atoll_vfs::Errno| io::Error::from_raw_os_error(errno.raw());
         volume.set_access_times(access_times).map_err(error)?;
         let access = Access {
@@ -55,8 +68,11 @@ impl<F: FileSystem + Send + 'static> SoleServer<F> {
         // The kernel may name every inode, whoever mounts.
         let session = volume.session(Credentials::default(), access).map_err(error)?;
         let kernel = KernelOptions {
+            owner,
             others: Others::None,
             unchanging: read_only,
+            implicit_opens: reclaim::may_open_implicitly(),
+            writes_back,
             ..KernelOptions::default()
         };
         let options = SharedOptions { kernel, spin: SPIN };

@@ -387,6 +387,11 @@ impl KernelCache {
         }
     }
 
+    /// Has the kernel write back the pages of `ino` that programs have written, and forget all.
+    pub(crate) fn write_back(&self, ino: Ino) {
+        self.gate.tell(self.port, ino, self.notice(ino, true));
+    }
+
     fn notice(&self, ino: Ino, pages: bool) -> Notice {
         Notice { ino: self.outer(ino), pages, grown: None, name: None }
     }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::time::Duration;
 
-use atoll_vfs::abi::MapToken;
 use atoll_vfs::{Errno, Ino, Result};
 
 use crate::host::{Host, PAGES_LEN, Pages};
@@ -20,6 +19,10 @@ pub(crate) const STEP: u64 = 1 << 20;
 const LOOKS: usize = 64;
 /// The unit in which a file's memory is there.
 const PAGE: u64 = 4096;
+
+/// Sixteen random bytes that name the memory of a mapped file, for loads or for stores too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MapToken(pub [u8; 16]);
 
 /// A token that nobody has been told of.
 pub(crate) fn new_token(host: &dyn Host) -> Result<MapToken> {

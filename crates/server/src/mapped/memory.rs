@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use atoll_vfs::abi::MapToken;
+use super::files::MapToken;
 use atoll_vfs::{Errno, Result};
 
 use super::parts::{Parts, length};

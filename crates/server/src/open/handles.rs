@@ -15,24 +15,6 @@ pub(crate) struct Open {
     pub handle: Handle,
     /// The rights of an open file; `None` for a directory.
     pub flags: Option<OpenFlags>,
-    /// The session that opened it.
-    pub origin: Origin,
-}
-
-/// The session that opened a file; see [`Tokens`](crate::open::tokens::Tokens).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// The session's own.
-    Own,
-    /// The session's own, which others may adopt from this place.
-    Lent(u32),
-    /// Another session's, which had the place's turn.
-    Adopted {
-        /// The place.
-        slot: u32,
-        /// Its turn.
-        turn: u32,
-    },
 }
 
 impl Open {
@@ -43,8 +25,7 @@ impl Open {
     }
 }
 
-/// Bytes of the server's memory that an open file takes: here, in the file system, and for those
-/// that adopt it.
+/// Bytes of the server's memory that an open file takes: here, and in the file system.
 pub(crate) const OPEN_BYTES: u64 = 256;
 
 /// Bytes of a slot, and of its number among those that are free.
@@ -156,13 +137,6 @@ impl Handles {
         })
     }
 
-    /// Sets the origin of `handle`, which is open.
-    pub fn set_origin(&mut self, handle: Handle, origin: Origin) {
-        if let Some((_, Some(open))) = self.slots.get_mut(handle.0 as u32 as usize) {
-            open.origin = origin;
-        }
-    }
-
     /// Takes `handle` of `ino` out.
     ///
     /// # Errors
@@ -195,8 +169,7 @@ mod tests {
 
     #[test]
     fn numbers_of_another_table() {
-        let open =
-            |ino| Open { ino: Ino(ino), handle: Handle(9), flags: None, origin: Origin::Own };
+        let open = |ino| Open { ino: Ino(ino), handle: Handle(9), flags: None };
         let mut first = Handles::default();
         let numbers: Vec<Handle> = (0..5).map(|ino| first.insert(open(ino))).collect();
         first.remove(Ino(1), numbers[1], false).unwrap();
@@ -218,7 +191,7 @@ mod tests {
     /// One file with a large number takes a large table, for which its user pays.
     #[test]
     fn empty_slots_are_paid_for() {
-        let open = Open { ino: Ino(1), handle: Handle(9), flags: None, origin: Origin::Own };
+        let open = Open { ino: Ino(1), handle: Handle(9), flags: None };
         let file = [(Handle(1 << 32 | 500_000), open)];
         let account = |memory| {
             let most = Shares { memory, ..Shares::UNLIMITED };

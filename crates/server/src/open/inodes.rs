@@ -315,18 +315,6 @@ impl Inodes {
         Some((ino, taken))
     }
 
-    /// Notes that an open file of `ino`, which the client was not given, is the session's too.
-    ///
-    /// # Errors
-    /// As [`give`](Self::give).
-    pub(crate) fn adopt(&mut self, ino: Ino, moves: u64) -> Result<()> {
-        if !self.all && ino != self.top && !self.slot_of.contains_key(&ino) {
-            self.remember(ino, false, moves)?;
-        }
-        self.opened(ino);
-        Ok(())
-    }
-
     /// Notes that a handle of `ino`, the volume's number, is open.
     pub(crate) fn opened(&mut self, ino: Ino) {
         if let Some(&slot) = self.slot_of.get(&ino) {

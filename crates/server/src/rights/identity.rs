@@ -41,11 +41,6 @@ pub struct Access {
     /// The directory that the session has as its root, a path from the volume's root; `None` for
     /// the whole volume. Symbolic links in it are not followed, and `..` is refused.
     pub subtree: Option<PathBuf>,
-    /// Refuse to make, remove and rename with `EPERM`: names are for another session to change,
-    /// which is not told of what others do to them.
-    pub names_fixed: bool,
-    /// Adopt whatever a session that offers it has open. For the volume's owner.
-    pub adopts_offered: bool,
     /// How much it may use.
     pub limits: Limits,
     /// The account of its user, whose share bounds all sessions of the user; `None` for one that

@@ -13,6 +13,15 @@ use crate::route::wait::Wait;
 use crate::session::Session;
 use crate::syncs::queue::Wanted;
 
+/// Why a request was served too early.
+#[derive(Clone)]
+pub(crate) enum Early {
+    /// What the client has said already, and nobody has read, may make its answer another one.
+    Others,
+    /// It was not carried out: the client's kernel has to take notices first.
+    Until(Ticket),
+}
+
 /// The outcome of the latest request. It is filled in where it stands: handing it up through
 /// results took as long as the processor takes to load what it has just stored in other pieces.
 pub(crate) struct Routed {
@@ -26,12 +35,24 @@ pub(crate) struct Routed {
     pub entry: Option<Ino>,
     /// The client has said that it ends.
     pub is_last: bool,
+    /// The request is to come again, if its carrier can set it aside.
+    pub early: Option<Early>,
+    /// The next request is to be carried out as things are.
+    pub settled: bool,
 }
 
 impl Default for Routed {
     fn default() -> Self {
         let (message, reply) = ([0; REPLY_MAX], Reply { message: 0, data: 0 });
-        Routed { message, reply, wait: None, entry: None, is_last: false }
+        Routed {
+            message,
+            reply,
+            wait: None,
+            entry: None,
+            is_last: false,
+            early: None,
+            settled: false,
+        }
     }
 }
 
@@ -47,7 +68,7 @@ impl Routed {
     ) {
         self.reply = reply;
         self.entry = entry.map(|(_, ino)| ino);
-        self.is_last = false;
+        (self.is_last, self.early) = (false, None);
         let left = session.take_left();
         self.wait = match later {
             Later { sync: None, ticket: None, lock, .. } if left.is_none() => lock.take(),

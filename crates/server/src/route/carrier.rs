@@ -6,6 +6,7 @@
 //!                       |
 //!                       +-> carrier.answer         the answer is there, or none is due
 //!                       +-> carrier.put_back       a part is done: it comes again
+//!                       +-> carrier.set_aside      it comes again after others of its client
 //!                       +-> carrier.put_back_until it comes again when others have done their work
 //!                       +-> carrier.hold -> Held   it waits: for a lock, a sync, kernels of mounts
 //! ```
@@ -77,6 +78,16 @@ pub trait Carrier {
         }
         self.put_back(slot, rest);
         Ok(Box::new(Served))
+    }
+
+    /// Keeps a request whose outcome depends on others of the same client: it comes again when what
+    /// is returned is released, maybe by another thread, and those that stand already have been
+    /// served. Without more no carrier can.
+    ///
+    /// # Errors
+    /// The request, where it has come again, or there is no place for it: it is to be answered.
+    fn set_aside(&mut self, slot: Self::Slot) -> std::result::Result<Box<dyn Held>, Self::Slot> {
+        Err(slot)
     }
 
     /// Gives the answer: `message`, and `data` bytes in the room. An empty message says that none

@@ -9,9 +9,7 @@
 //!   each time, unless no other client changes them ([`Others`]). Files opened only to be read go
 //!   through the page cache, all others are read and written directly (`FOPEN_DIRECT_IO`). Shared
 //!   mappings are allowed (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux 6.6): what other clients write is
-//!   seen in them, what is stored into them is seen by others when the kernel writes it back. A
-//!   program that asks by ioctl(2) gets the server's memory of the file to map instead
-//!   (`identify::MAP`).
+//!   seen in them, what is stored into them is seen by others when the kernel writes it back.
 //! - **Where there is no other client the kernel's caches are kept for ever**: names, missing
 //!   names, attributes, pages, listings, link targets. All files go through the page cache.
 //!   One that hears of no change keeps attributes but those that its own calls may change without
@@ -48,22 +46,22 @@ use atoll_vfs::wire::attributes::{
     AttrOut, EntryOut, FATTR_SIZE, FUSE_ATTR_DAX, FUSE_ATTR_SUBMOUNT, RawAttr,
 };
 use atoll_vfs::wire::files::{
-    FOPEN_CACHE_DIR, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FUSE_IOCTL_DIR, FUSE_READ_LOCKOWNER,
-    FUSE_WRITE_CACHE, IoctlIn, IoctlOut, O_APPEND, O_DSYNC, O_NOATIME, O_SYNC, OpenOut, WriteOut,
+    FOPEN_CACHE_DIR, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FUSE_READ_LOCKOWNER, FUSE_WRITE_CACHE,
+    O_APPEND, O_DSYNC, O_NOATIME, O_SYNC, OpenOut, WriteOut,
 };
-use atoll_vfs::wire::header::{InHeader, OutHeader};
+use atoll_vfs::wire::header::OutHeader;
 use atoll_vfs::wire::opcode::{
     FUSE_CREATE, FUSE_GETATTR, FUSE_INIT, FUSE_LINK, FUSE_LOOKUP, FUSE_MKDIR, FUSE_MKNOD,
     FUSE_OPEN, FUSE_OPENDIR, FUSE_RELEASE, FUSE_SETATTR, FUSE_SYMLINK, FUSE_TMPFILE,
 };
 use atoll_vfs::wire::session::*;
 use atoll_vfs::wire::{Fixed, Malformed, Message, Request};
-use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Result, Room, Timespec};
+use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Room, Timespec};
 
 use crate::leases::caches::KernelCache;
+use crate::leases::gate::Ticket;
 use crate::rights::idmap::IdMap;
 use crate::route::answer::{Later, Routed, finish};
-use crate::route::identify;
 use crate::route::locks::LockRequests;
 use crate::session::{Lent, Session};
 
@@ -113,9 +111,6 @@ pub enum Others {
     /// Anybody.
     #[default]
     Any,
-    /// Programs by rings, which change no names and take no locks: the kernel may remember names
-    /// and missing names, and keeps the locks.
-    Rings,
     /// Nobody: the kernel may rely on all that it learns.
     None,
 }
@@ -132,6 +127,11 @@ pub struct KernelOptions {
     /// Nothing of the volume changes while it is mounted: the kernel may rely on all that it
     /// learns, and opens and closes by itself.
     pub unchanging: bool,
+    /// The kernel opens and closes by itself, if it can: for the only client, on a kernel where
+    /// that is safe.
+    pub implicit_opens: bool,
+    /// The kernel is to write back what programs have written, if it can: for the only client.
+    pub writes_back: bool,
     /// The kernel hears of no change, as that of a virtual machine: where there are
     /// [others](Others::Any), for how many seconds it may rely on what it has learnt, and no
     /// longer.
@@ -194,6 +194,12 @@ impl Kernel {
         message: &mut Message<'_>,
         now: Timespec,
     ) {
+        if session.opens_implicitly()
+            && let Ok(Request::Create { args, .. } | Request::Tmpfile(args)) = &mut message.request
+        {
+            // Other descriptors use the same handle.
+            args.flags = args.flags & !O_ACCMODE | O_RDWR;
+        }
         self.map_ids(session, message, now);
         if self.writes_back {
             write_back::prepare(session, message, now);
@@ -217,40 +223,46 @@ impl Kernel {
         let _ = session.take_lent();
     }
 
+    /// Has the kernel write back the file that the outcome of a request depends on. Returns the
+    /// ticket to wait for before the request is carried out.
+    pub(crate) fn settle<F: FileSystem + Send>(
+        &self,
+        session: &mut Session<F>,
+        message: &Message<'_>,
+    ) -> Option<Ticket> {
+        let hears = self.writes_back && self.options.untold.is_none();
+        let ino = if hears { write_back::awaits(session, message)? } else { return None };
+        session.has_written_back(ino)
+    }
+
     pub(crate) fn route<F: FileSystem + Send>(
         &mut self,
         session: &mut Session<F>,
         codec: &mut Server,
-        (raw, message, request, caller): (&[u8], &Message<'_>, &Request<'_>, &Caller),
+        (message, request, caller): (&Message<'_>, &Request<'_>, &Caller),
         out: &mut Routed,
-        mut room: Room<'_>,
-    ) -> std::result::Result<(), Malformed> {
+        room: Room<'_>,
+    ) -> Result<(), Malformed> {
         let header = &message.header;
         let (mut later, reply) = (Later::default(), &mut out.message);
         let (unique, ino) = (header.unique, Ino(header.nodeid));
         let cx = Context { uid: header.uid, gid: header.gid, now: caller.now };
-        let mut data = 0;
         // The kernel has a lock on what it writes back.
         let back = matches!(request,
             Request::Write { args, .. } if args.write_flags & FUSE_WRITE_CACHE != 0);
         let result = match request {
             // The kernel asks for it for the sake of locks, and once.
             Request::Flush(_) if self.options.others != Others::Any => Err(Errno::ENOSYS),
-            Request::Open(_) | Request::Opendir(_) if session.opens_nothing() => Err(Errno::ENOSYS),
-            Request::Lseek(_) if self.writes_back => Err(Errno::ENOSYS),
+            Request::Open(_) | Request::Opendir(_) if session.opens_implicitly() => {
+                Err(Errno::ENOSYS)
+            }
+            Request::Lseek(_) if self.writes_back && self.options.untold.is_some() => {
+                Err(Errno::ENOSYS)
+            }
             request if LockRequests::takes(request) => {
                 self.locks.answer(session, (unique, ino), request, reply, &mut later)
             }
-            Request::Ioctl(args) => {
-                let argument = raw.get(InHeader::SIZE + IoctlIn::SIZE..).unwrap_or_default();
-                let room = room.one().unwrap_or_default();
-                let answered = self.ioctl(session, (ino, args, argument), &cx, room);
-                answered.map(|len| {
-                    data = len;
-                    IoctlOut::default().store(&mut reply[OutHeader::SIZE..]);
-                    IoctlOut::SIZE
-                })
-            }
+            Request::Ioctl(_) => Err(Errno::ENOTTY),
             Request::Interrupt(args) => {
                 self.locks.interrupt(session, args.unique);
                 out.set(session, Reply { message: 0, data: 0 }, &mut later, None);
@@ -282,55 +294,9 @@ impl Kernel {
         // No kernel may have in its cache what is mapped from now on; and an error says as much of
         // a file as success. The kernel has a lock on what it writes back.
         later.ticket = session.take_needs().filter(|_| !back);
-        let mut answer = finish(unique, result, reply);
-        if data > 0 {
-            answer.data = data;
-            let header = OutHeader::load(reply);
-            OutHeader { len: header.len + data as u32, ..header }.store(reply);
-        }
+        let answer = finish(unique, result, reply);
         out.set(session, answer, &mut later, None);
         Ok(())
-    }
-
-    /// The answer, in `room`, to a program's request about a descriptor. The kernel copies as many
-    /// bytes of the argument, and of the answer, as the request's number says.
-    fn ioctl<F: FileSystem + Send>(
-        &self,
-        session: &mut Session<F>,
-        (ino, args, argument): (Ino, &IoctlIn, &[u8]),
-        cx: &Context,
-        room: &mut [u8],
-    ) -> Result<usize> {
-        let handle = Handle(args.fh);
-        if args.flags & FUSE_IOCTL_DIR != 0 {
-            return Err(Errno::ENOTTY);
-        }
-        let mut give = |answer: &[u8]| {
-            room.get_mut(..answer.len()).ok_or(Errno::ENOTTY)?.copy_from_slice(answer);
-            Ok(answer.len())
-        };
-        match args.cmd {
-            identify::REQUEST if args.out_size as usize >= identify::Identity::SIZE => {
-                let token = session.token(ino, handle)?.0;
-                let session = session.id().0;
-                let identity = identify::Identity { session, ino: ino.0, handle: handle.0, token };
-                give(&identity.to_bytes())
-            }
-            identify::MAP => {
-                let (offset, len, parts) = identify::map_range(argument).ok_or(Errno::ENOTTY)?;
-                // The kernel itself may map files that do not change.
-                if session.address().is_none() || self.options.unchanging {
-                    return Err(Errno::ENOTTY);
-                }
-                let mapping = session.map(cx, ino, handle, offset, len)?;
-                if mapping.len < len && !parts {
-                    return Err(Errno::ENOMEM);
-                }
-                let address = session.address().unwrap_or_default();
-                give(&identify::map_answer(&mapping, address).ok_or(Errno::ENOTTY)?)
-            }
-            _ => Err(Errno::ENOTTY),
-        }
     }
 
     /// Has the codec's server answer, and adds to its reply what is the kernel's own.
@@ -341,7 +307,7 @@ impl Kernel {
         (message, request, caller): (&Message<'_>, &Request<'_>, &Caller),
         out: &mut Routed,
         room: Room<'_>,
-    ) -> std::result::Result<(), Malformed> {
+    ) -> Result<(), Malformed> {
         let opcode = message.header.opcode;
         let (mut later, reply) = (Later::default(), &mut out.message);
         // The kernel says whose lock it is with each read for a program.
@@ -355,10 +321,8 @@ impl Kernel {
             _ => false,
         });
         match request {
-            Request::Init(args)
-                if self.options.unchanging && args.features() & OPENS_ALONE == OPENS_ALONE =>
-            {
-                session.open_nothing();
+            Request::Init(args) if self.opens_alone(session, args.features()) => {
+                session.open_implicitly();
             }
             Request::Release(args) => self.cache.closed(args.fh),
             _ => {}
@@ -421,6 +385,14 @@ impl Kernel {
         out.set(session, answered, &mut later, entry);
         out.is_last = matches!(request, Request::Destroy);
         Ok(())
+    }
+
+    /// Whether a kernel with these features is to open and close by itself. A read that is to be
+    /// counted has to come here, for which the kernel drops what it has at each OPEN.
+    fn opens_alone<F: FileSystem + Send>(&self, session: &Session<F>, features: u64) -> bool {
+        let KernelOptions { unchanging, implicit_opens, .. } = self.options;
+        let may = unchanging || implicit_opens && !session.sets_access_times();
+        may && features & OPENS_ALONE == OPENS_ALONE
     }
 
     /// Says in an answer how long the kernel may rely on the attributes and the name in it.
@@ -486,6 +458,10 @@ impl Kernel {
                 if others != Others::Any {
                     features &= !LOCKS;
                 }
+                // It would cut what it has in its cache and send nothing.
+                if session.opens_implicitly() {
+                    features &= !FUSE_ATOMIC_O_TRUNC;
+                }
                 if session.sets_access_times() {
                     features &= !FUSE_CACHE_SYMLINKS;
                 }
@@ -513,7 +489,14 @@ impl Kernel {
                 } else {
                     out.open_flags |= FOPEN_DIRECT_IO;
                 }
-                out.store(body);
+                if session.opens_implicitly() {
+                    let handle = Handle(std::mem::take(&mut out.fh));
+                    out.store(body);
+                    let entry = EntryOut::load(&reply[end - OpenOut::SIZE - EntryOut::SIZE..]);
+                    session.made(Ino(entry.nodeid), handle, opcode == FUSE_CREATE);
+                } else {
+                    out.store(body);
+                }
             }
             FUSE_OPENDIR if others == Others::None => {
                 let body = &mut reply[OutHeader::SIZE..];

@@ -9,15 +9,14 @@
 use std::sync::Arc;
 
 use atoll_vfs::server::{Caller, Identity, Reply, Server, ServerOptions};
-use atoll_vfs::wire::files::{O_APPEND, OpenOut, WriteOut, open_flags};
+use atoll_vfs::wire::files::{O_APPEND, WriteOut};
 use atoll_vfs::wire::header::OutHeader;
 use atoll_vfs::wire::{Extensions, Fixed, Malformed, Message, Request};
 use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Rest};
 
-use crate::open::tokens::Token;
 use crate::revocable::Revocable;
-use crate::route::answer::{Later, Routed, finish};
-use crate::route::carrier::{Carrier, Incoming};
+use crate::route::answer::{Early, Later, Routed, finish};
+use crate::route::carrier::{Carrier, Held, Incoming};
 use crate::route::kernel::Kernel;
 use crate::route::locks::LockRequests;
 use crate::session::Session;
@@ -70,11 +69,19 @@ impl Router {
             kernel.prepare(session, message, now);
         }
         let message = &*message;
+        let Router { codec, kernel, locks, out } = self;
+        if let Some(kernel) = kernel
+            && !std::mem::take(&mut out.settled)
+            && let Some(ticket) = kernel.settle(session, message)
+        {
+            out.set(session, Reply { message: 0, data: 0 }, &mut Later::default(), None);
+            out.early = Some(Early::Until(ticket));
+            return Ok(());
+        }
         let header = &message.header;
         let cx = Context { uid: header.uid, gid: header.gid, now };
         let caller = Caller { identity: Identity::FromHeader, now };
         let mut later = Later::default();
-        let Router { codec, kernel, locks, out } = self;
         let reply = &mut out.message;
         let result = match (&message.request, kernel) {
             (Ok(request), _)
@@ -91,29 +98,26 @@ impl Router {
                 })
             }
             (Ok(request), Some(kernel)) => {
-                let asked = (raw, message, request, &caller);
-                return kernel.route(session, codec, asked, out, room);
+                let asked = (message, request, &caller);
+                kernel.route(session, codec, asked, out, room)?;
+                // What the kernel has forgotten meanwhile gives its space back.
+                let error = OutHeader::load(&out.message).error;
+                let full = [Errno::ENOSPC, Errno::EDQUOT].map(|errno| -errno.raw());
+                let depends = full.contains(&error) || matches!(request, Request::Statfs);
+                if depends && out.reply.message > 0 && session.keeps_removed() {
+                    out.early = Some(Early::Others);
+                }
+                return Ok(());
             }
             (Ok(request), _) if LockRequests::takes(request) && codec.agreed().is_some() => {
-                // Where the owner's programs have a mount, its kernel keeps the locks.
-                if session.access().adopts_offered {
-                    Err(Errno::ENOLCK)
-                } else {
-                    let of = (header.unique, Ino(header.nodeid));
-                    locks.answer(session, of, request, reply, &mut later)
-                }
+                let of = (header.unique, Ino(header.nodeid));
+                locks.answer(session, of, request, reply, &mut later)
             }
             (Ok(Request::Interrupt(args)), _) => {
                 locks.interrupt(session, args.unique);
                 out.set(session, Reply { message: 0, data: 0 }, &mut later, None);
                 return Ok(());
             }
-            (Ok(Request::Adopt(args)), _) => {
-                session.adopt(Token(args.token)).map(|(_, handle)| opened(reply, handle))
-            }
-            (Ok(Request::AdoptOpen(args)), _) => session
-                .adopt_open(Ino(header.nodeid), open_flags(args.flags))
-                .map(|(_, handle)| opened(reply, handle)),
             // The client says with each write whether it goes to the end, as the kernel does.
             (Ok(Request::Write { args, data }), _)
                 if args.flags & O_APPEND != 0
@@ -147,12 +151,6 @@ impl Router {
     }
 }
 
-/// Writes the body of an answer that gives `handle`; returns its length.
-fn opened(reply: &mut [u8], handle: Handle) -> usize {
-    OpenOut { fh: handle.0, ..OpenOut::default() }.store(&mut reply[OutHeader::SIZE..]);
-    OpenOut::SIZE
-}
-
 /// Why a client is served no more.
 #[derive(Debug)]
 pub enum Ended<E> {
@@ -164,6 +162,22 @@ pub enum Ended<E> {
     Revoked,
     /// The client has said that it ends.
     Destroyed,
+}
+
+/// Has a request come again that was served too early.
+fn comes_again<F: FileSystem + Send>(
+    held: Box<dyn Held>,
+    early: Early,
+    place: &Revocable<Session<F>>,
+) {
+    let come = move || {
+        held.release(Ok(()));
+    };
+    let gate = place.with(|session| Arc::clone(session.volume().gate()));
+    match (early, gate) {
+        (Early::Until(ticket), Some(gate)) => gate.after(ticket, come),
+        _ => come(),
+    }
 }
 
 /// Serves the next request of a carrier, if there is one. Returns whether there was.
@@ -220,6 +234,20 @@ pub fn serve_from<C: Carrier, F: FileSystem + Send>(
             })
             .ok_or(Ended::Revoked)?
             .map_err(|_| Ended::Malformed)?;
+        if let Some(early) = router.out.early.take() {
+            match carrier.set_aside(slot) {
+                Ok(held) => {
+                    router.out.wait = None;
+                    comes_again(held, early, place);
+                    return Ok(());
+                }
+                Err(given_back) => slot = given_back,
+            }
+            if let Early::Until(_) = early {
+                router.out.settled = true;
+                continue;
+            }
+        }
         let (Some(Rest::Until(ino)), Some(volume)) = (left, volume) else { break left };
         // As for a request that is put back.
         router.out.wait = None;
@@ -258,6 +286,9 @@ pub fn serve_from<C: Carrier, F: FileSystem + Send>(
         None => {
             if !carrier.answer(slot, message, data).map_err(Ended::Carrier)? {
                 router.is_lost(router.out.entry);
+                if let Some(ino) = router.out.entry {
+                    place.with(|session| session.forgets(ino, 1));
+                }
             }
         }
         Some(wait) => wait.arm(carrier.hold(slot, message, data)),

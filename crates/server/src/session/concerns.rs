@@ -11,8 +11,6 @@ use atoll_posix::AccessMode;
 pub(crate) struct Concerns {
     /// It changes something: `EROFS` for a session that may only look.
     pub changes: bool,
-    /// It changes names: `EPERM` for a session that may not change any.
-    pub names: bool,
     /// It opens one more file: `EMFILE` beyond the session's limit.
     pub opens: bool,
     /// It works in a directory, which has to allow its caller this: `EACCES`.
@@ -25,27 +23,27 @@ pub(crate) const MAKING: AccessMode = AccessMode::WRITE.union(AccessMode::EXECUT
 const SEARCH: AccessMode = AccessMode::EXECUTE;
 const NONE: AccessMode = AccessMode::empty();
 
-const fn verb(changes: bool, names: bool, opens: bool, rights: AccessMode) -> Concerns {
-    Concerns { changes, names, opens, rights }
+const fn verb(changes: bool, opens: bool, rights: AccessMode) -> Concerns {
+    Concerns { changes, opens, rights }
 }
 
-//                                        changes names  opens  rights
-pub(crate) const LOOKUP: Concerns = verb(false, false, false, SEARCH);
+//                                        changes opens  rights
+pub(crate) const LOOKUP: Concerns = verb(false, false, SEARCH);
 /// Looks at one inode or open file: getattr, read, seek, readlink, readdir, getxattr, syncs and so
 /// on.
-pub(crate) const LOOK: Concerns = verb(false, false, false, NONE);
+pub(crate) const LOOK: Concerns = verb(false, false, NONE);
 /// Changes one inode or open file: setattr, write, copy_file_range, fallocate,
 /// setxattr, removexattr.
-pub(crate) const CHANGE: Concerns = verb(true, false, false, NONE);
+pub(crate) const CHANGE: Concerns = verb(true, false, NONE);
 /// mknod, mkdir, symlink.
-pub(crate) const MAKE: Concerns = verb(true, true, false, SEARCH);
+pub(crate) const MAKE: Concerns = verb(true, false, SEARCH);
 /// unlink, rmdir.
-pub(crate) const REMOVE: Concerns = verb(true, true, false, SEARCH);
-pub(crate) const RENAME: Concerns = verb(true, true, false, SEARCH);
-pub(crate) const LINK: Concerns = verb(true, true, false, SEARCH);
+pub(crate) const REMOVE: Concerns = verb(true, false, SEARCH);
+pub(crate) const RENAME: Concerns = verb(true, false, SEARCH);
+pub(crate) const LINK: Concerns = verb(true, false, SEARCH);
 /// Opening to write or to cut is a change too.
-pub(crate) const OPEN: Concerns = verb(false, false, true, NONE);
+pub(crate) const OPEN: Concerns = verb(false, true, NONE);
 /// Making the name, writing and cutting are changes too.
-pub(crate) const CREATE: Concerns = verb(false, false, true, SEARCH);
-pub(crate) const TMPFILE: Concerns = verb(true, false, true, MAKING);
-pub(crate) const OPENDIR: Concerns = verb(false, false, true, AccessMode::READ);
+pub(crate) const CREATE: Concerns = verb(false, true, SEARCH);
+pub(crate) const TMPFILE: Concerns = verb(true, true, MAKING);
+pub(crate) const OPENDIR: Concerns = verb(false, true, AccessMode::READ);

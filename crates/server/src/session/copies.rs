@@ -21,7 +21,7 @@ impl<F: FileSystem + Send> Session<F> {
         len: u64,
     ) -> Result<u64> {
         let copied = self.call_by(cx, CHANGE, target, |call| {
-            call.state.go_by(source)?;
+            call.state.involved.add(source.ino);
             let flags = target.flags.unwrap_or(OpenFlags::empty());
             if !source.is_readable() || !flags.contains(OpenFlags::WRITE) {
                 return Err(Errno::EBADF);

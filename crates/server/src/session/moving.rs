@@ -15,7 +15,7 @@ use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Name, OpenFlags};
 use crate::departures::{Departures, Secret};
 use crate::guarded::Guarded;
 use crate::locks::{Family, LockKind, LockOwner, LockRange, LockRequest};
-use crate::open::handles::{Handles, Origin};
+use crate::open::handles::Handles;
 use crate::session::Session;
 use crate::volume::Volume;
 
@@ -96,9 +96,6 @@ impl<F: FileSystem + Send> Session<F> {
             let mut looks = Looks::new(&self.volume, self.own.peer.uid);
             state.identity = looks.next()?.fs.identity();
             for (handle, open) in self.own.handles.numbered() {
-                if matches!(open.origin, Origin::Adopted { .. }) {
-                    return Err("a file is open that is another client's");
-                }
                 match looks.next()?.fs.getattr(&cx, open.ino) {
                     Ok(attr) if attr.nlink > 0 => {}
                     _ => return Err("a file is open that has no name"),

@@ -2,6 +2,7 @@
 
 use atoll_vfs::{Attr, Context, Errno, FileSystem, FileType, Ino, Name, Result};
 
+use crate::leases::gate::Ticket;
 use crate::session::Session;
 use crate::session::concerns::{LOOK, MAKE, REMOVE};
 
@@ -41,9 +42,45 @@ impl<F: FileSystem + Send> Session<F> {
         if attr.file_type() == FileType::Directory {
             return Ok(None);
         }
+        if let Some(implicit) = &mut call.own.implicit {
+            // The kernel is about to forget it.
+            if attr.nlink == 0 {
+                return Err(Errno::ESTALE);
+            }
+            implicit.given(inner);
+        }
         // The file system has not given it once more, so that it is not counted once more either.
         call.own.lend_entry(inner, true);
         Ok(Some(call.own.inodes.shown(attr)))
+    }
+
+    /// The regular file at the name `from` in a directory, if a rename of it to `to` replaces
+    /// another one.
+    pub(crate) fn replacing(
+        &mut self,
+        (from, name): (Ino, Name<'_>),
+        (to, new_name): (Ino, Name<'_>),
+    ) -> Option<Ino> {
+        // The kernel has judged whoever asks.
+        let cx = Context { uid: 0, gid: 0, now: self.volume.host.now() };
+        let (mut call, from) = self.call_on(&cx, LOOK, from).ok()?;
+        let to = call.own.inodes.named(to).ok()?;
+        let moved = call.state.peek(&call.cx, from, name).ok()?;
+        let replaced = call.state.peek(&call.cx, to, new_name).ok()?;
+        let replaces = moved.file_type() == FileType::Regular && moved.ino != replaced.ino;
+        replaces.then_some(moved.ino)
+    }
+
+    /// Has the client's kernel write back what it has of `ino`. Returns the ticket to wait for.
+    pub(crate) fn has_written_back(&mut self, ino: Ino) -> Option<Ticket> {
+        let cx = Context { uid: 0, gid: 0, now: self.volume.host.now() };
+        let (mut call, inner) = self.call_on(&cx, LOOK, ino).ok()?;
+        if let Some(cache) = &call.own.cache {
+            cache.write_back(inner);
+            call.state.involved.change(inner);
+        }
+        drop(call);
+        self.take_needs()
     }
 
     pub(crate) fn remove(
@@ -55,6 +92,9 @@ impl<F: FileSystem + Send> Session<F> {
     ) -> Result<()> {
         let (mut call, dir, above) = self.call_in(cx, REMOVE, parent)?;
         let victim = call.may_remove(dir, name, above.as_ref())?;
+        if let Some(victim) = &victim {
+            call.keep_removed(victim)?;
+        }
         remove(&mut call.state.fs, &call.cx, dir)?;
         if call.state.observed() {
             call.tell_entry(dir, name);

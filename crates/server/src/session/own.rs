@@ -7,8 +7,8 @@ use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Name, OpenFlags, Result
 use crate::leases::caches::KernelCache;
 use crate::leases::view::{ViewId, Views};
 use crate::open::handles::{Handles, Open};
+use crate::open::implicit::Implicit;
 use crate::open::inodes::Inodes;
-use crate::open::standing::Standing;
 use crate::rights::accounts::Room;
 use crate::rights::identity::{Access, Identity, SessionId};
 use crate::rights::permissions::Credentials;
@@ -45,23 +45,18 @@ pub(crate) struct Own {
     pub for_cache: bool,
     /// Of a mount: the next call is by a descriptor with O_NOATIME.
     pub noatime: bool,
-    /// Of a mount whose opens are implicit: the handles that stand for its files.
-    pub standing: Option<Standing>,
-    /// Whether the sessions of the same owner may adopt what it has open, by inode.
-    pub offers: bool,
+    /// Of a mount whose opens are implicit.
+    pub implicit: Option<Implicit>,
 }
 
 impl Own {
-    /// Refuses a verb beyond the session's limits: one more open file, or a change of names.
+    /// Refuses a verb beyond the session's limits: one more open file.
     ///
     /// # Errors
-    /// `EMFILE`, `ENFILE`, `EPERM`.
+    /// `EMFILE`, `ENFILE`.
     #[inline]
     pub fn may_begin(&mut self, verb: Concerns) -> Result<()> {
-        if verb.opens {
-            self.check_room()?;
-        }
-        if verb.names { self.may_name() } else { Ok(()) }
+        if verb.opens { self.check_room() } else { Ok(()) }
     }
 
     /// Refuses one more open file, if it is one too many: for the session `EMFILE`, for its user
@@ -78,11 +73,6 @@ impl Own {
     pub fn closed(&mut self) {
         let count = self.handles.len();
         self.opens.iter_mut().for_each(|room| room.keep(count));
-    }
-
-    /// Refuses a session that may not change names.
-    pub fn may_name(&self) -> Result<()> {
-        if self.access.names_fixed { Err(Errno::EPERM) } else { Ok(()) }
     }
 
     /// Refuses a session that may only look.

@@ -63,7 +63,8 @@ impl<F: FileSystem> Call<'_, F> {
         name: Name<'_>,
         above: Option<&Attr>,
     ) -> Result<Option<Attr>> {
-        if above.is_none() && !self.state.observed() || name.is_dot_or_dot_dot() {
+        let wanted = above.is_some() || self.state.observed() || self.own.implicit.is_some();
+        if !wanted || name.is_dot_or_dot_dot() {
             return Ok(None);
         }
         let victim = self.state.peek(&self.cx, dir, name)?;

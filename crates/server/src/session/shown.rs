@@ -5,7 +5,7 @@ use atoll_vfs::{Attr, FileSystem, Handle, Ino, Name, OpenFlags, Result};
 
 use crate::guarded::Guarded;
 use crate::leases::observer::{Change, Content};
-use crate::open::handles::{Open, Origin};
+use crate::open::handles::Open;
 use crate::session::call::Call;
 
 impl<F: FileSystem> Call<'_, F> {
@@ -77,6 +77,8 @@ impl<F: FileSystem> Call<'_, F> {
         self.own.drop_forgotten(fs, views);
         if given.is_err() {
             fs.forget(ino, 1);
+        } else if let Some(implicit) = &mut self.own.implicit {
+            implicit.given(ino);
         }
         given
     }
@@ -89,7 +91,7 @@ impl<F: FileSystem> Call<'_, F> {
     pub fn give_open(&mut self, ino: Ino, handle: Handle, flags: OpenFlags) -> Result<()> {
         let given = self.give(ino, false);
         if given.is_err() {
-            let open = Open { ino, handle, flags: Some(flags), origin: Origin::Own };
+            let open = Open { ino, handle, flags: Some(flags) };
             let _ = self.state.close(&self.cx, (self.own.id, self.own.peer.uid), &open);
         }
         given
@@ -117,12 +119,9 @@ impl<F: FileSystem> Call<'_, F> {
     }
 
     /// The session has a file open, by the file system's `handle`: its View may show the file if it
-    /// may be read, and the owner's other sessions may adopt it if this one offers that.
+    /// may be read.
     pub fn opened(&mut self, ino: Ino, handle: Handle, flags: OpenFlags) -> Open {
-        let mut open = Open { ino, handle, flags: Some(flags), origin: Origin::Own };
-        if self.own.offers {
-            open.origin = self.state.tokens.offer(&open, self.own.inodes.top());
-        }
+        let open = Open { ino, handle, flags: Some(flags) };
         self.state.begin_reading(self.own.view, &open);
         open
     }

@@ -17,7 +17,7 @@ use atoll_vfs::{
 
 use crate::leases::observer::{Change, Content, Now};
 use crate::mapped::write_back::Stores;
-use crate::open::handles::{Open, Origin};
+use crate::open::handles::Open;
 use crate::rights::privileges::drop_capabilities;
 use crate::session::Session;
 use crate::session::call::Call;
@@ -48,6 +48,9 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     fn close(&mut self, cx: &Context, ino: Ino, handle: Handle, file: bool) -> Result<()> {
+        if handle == Handle(0) && self.opens_implicitly() {
+            return Ok(());
+        }
         let ino = self.own.inodes.inner(ino)?;
         let open = self.own.handles.remove(ino, handle, file)?;
         self.unlock_closed(ino, handle);
@@ -84,6 +87,8 @@ impl<F: FileSystem + Send> Session<F> {
         handle: Option<Handle>,
         set: &SetAttr,
     ) -> Result<Attr> {
+        // The descriptor of an implicit open says nothing that the kernel has not judged.
+        let handle = handle.filter(|&handle| handle != Handle(0) || !self.opens_implicitly());
         let open = match handle {
             Some(handle) => Some(self.own.handles.get(self.own.inodes.inner(ino)?, handle)?),
             None => None,
@@ -95,7 +100,7 @@ impl<F: FileSystem + Send> Session<F> {
         let mut call = self.enter(cx, CHANGE)?;
         call.state.involved.add(inner);
         if let Some(open) = &open {
-            call.state.go_by(open)?;
+            call.state.involved.add(open.ino);
         }
         let writing =
             open.and_then(|open| open.flags).is_some_and(|flags| flags.contains(OpenFlags::WRITE));
@@ -156,7 +161,7 @@ impl<F: FileSystem + Send> Session<F> {
     ) -> Result<(Attr, Handle)> {
         let foreign = self.volume.is_foreign();
         let (mut call, dir, above) = self.call_in(cx, CREATE, parent)?;
-        let refuses = call.own.access.read_only || call.own.access.names_fixed;
+        let refuses = call.own.access.read_only;
         let judged = above.is_some() || refuses || call.state.observed();
         let cuts = flags.contains(OpenFlags::TRUNC);
         let found = match (judged || cuts).then(|| call.state.peek(&call.cx, dir, name)) {
@@ -167,9 +172,6 @@ impl<F: FileSystem + Send> Session<F> {
         found.iter().for_each(|found| call.state.involved.add(found.ino));
         if found.is_some() && flags.contains(OpenFlags::EXCL) {
             return Err(Errno::EEXIST);
-        }
-        if found.is_none() {
-            call.own.may_name()?;
         }
         if found.is_none() || cuts || flags.contains(OpenFlags::WRITE) {
             call.own.may_change()?;
@@ -296,7 +298,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     }
 
     fn forget(&mut self, ino: Ino, count: u64) {
-        self.stand_down(ino);
+        self.forgets(ino, count);
         let taken = self.own.inodes.forget(ino, count);
         if let (Ok(inner), Ok(mut state)) = (self.own.inodes.inner(ino), self.volume.lock()) {
             let state = &mut *state;
@@ -430,6 +432,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                     call.caller.access(attr, AccessMode::WRITE)?;
                 }
             }
+        }
+        if let Some(replaced) = replaced.filter(|_| !same && !exchange) {
+            call.keep_removed(&replaced)?;
         }
         call.state.fs.rename(&call.cx, from, name, to, new_name, flags)?;
         if same && !exchange {
@@ -689,7 +694,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let (mut call, dir, _) = self.call_in(cx, OPENDIR, ino)?;
         let handle = call.state.fs.opendir(&call.cx, dir)?;
         drop(call);
-        Ok(self.own.opened(Open { ino: dir, handle, flags: None, origin: Origin::Own }))
+        Ok(self.own.opened(Open { ino: dir, handle, flags: None }))
     }
 
     fn readdir(

@@ -53,9 +53,3 @@ super::fixed::constants! { u32:
     FUSE_STATX = 52, "Attributes, and the time of creation.";
     FUSE_COPY_FILE_RANGE_64 = 53, "Copy from file to file.";
 }
-
-/// Use an open file of another session. Atoll's own, far from what FUSE counts up from: see
-/// [`AdoptIn`](super::adopt::AdoptIn).
-pub const ATOLL_ADOPT: u32 = 0xa701_0001;
-/// The same by its inode and the access mode that it is open with, in the arguments of OPEN.
-pub const ATOLL_ADOPT_OPEN: u32 = 0xa701_0002;

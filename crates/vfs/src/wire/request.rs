@@ -1,6 +1,5 @@
 //! Requests: from bytes to what is asked, and back.
 
-use super::adopt::AdoptIn;
 use super::attributes::{GetattrIn, SetattrIn, StatxIn};
 use super::files::{
     BmapIn, CopyFileRangeIn, CreateIn, FallocateIn, FlushIn, FsyncIn, IoctlIn, LseekIn, OpenIn,
@@ -139,8 +138,6 @@ requests! {
         Interrupt(InterruptIn) = FUSE_INTERRUPT;
         /// Data is not read.
         Ioctl(IoctlIn) = FUSE_IOCTL;
-        Adopt(AdoptIn) = ATOLL_ADOPT;
-        AdoptOpen(OpenIn) = ATOLL_ADOPT_OPEN;
     }
 }
 

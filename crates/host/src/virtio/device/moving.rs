@@ -85,7 +85,6 @@ impl Carrier for Replayed<'_> {
 fn keeps(options: &KernelOptions) -> u64 {
     let others = match options.others {
         Others::Any => 0,
-        Others::Rings => 1,
         Others::None => 2,
     };
     let untold = options.untold.map_or(0, |seconds| seconds.saturating_add(1));

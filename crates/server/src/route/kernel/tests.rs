@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use atoll_vfs::server::{Identity, ServerOptions};
+use atoll_vfs::wire::header::InHeader;
 use atoll_vfs::wire::{Extensions, REPLY_MAX};
 use atoll_vfs::{AccessTimes, Data, Room, Timespec};
 
@@ -58,15 +59,23 @@ fn the_document_says_what_is_agreed() {
     plain.serve(&mut fs, &caller, &offer(), &[], &mut reply, &mut []).unwrap();
     let plain = InitOut::load(&reply[OutHeader::SIZE..]).features();
     let mut mounts = 0;
-    for others in [Others::Any, Others::Rings, Others::None] {
+    for others in [Others::Any, Others::None] {
         for access_times in [AccessTimes::Noatime, AccessTimes::Relatime] {
             for unchanging in [false, true] {
                 for owner in [None, Some((1, 1))] {
                     for untold in [None, Some(0), Some(1)] {
                         for window in [false, true] {
                             let ids = None;
-                            let options =
-                                KernelOptions { owner, ids, others, unchanging, untold, window };
+                            let options = KernelOptions {
+                                owner,
+                                ids,
+                                others,
+                                unchanging,
+                                untold,
+                                window,
+                                implicit_opens: false,
+                                writes_back: false,
+                            };
                             for submounts in [false, true] {
                                 mounts |= agreed(options, access_times, submounts);
                             }

@@ -1,4 +1,5 @@
-//! A kernel that writes back: the one of a virtual machine that has a volume alone.
+//! A kernel that writes back: the one of a virtual machine that has a volume alone, or of a mount
+//! that is asked for it.
 //!
 //! With `FUSE_WRITEBACK_CACHE` a write(2) ends in the guest's page cache. Linux then ignores what
 //! answers say of the length and the times of a regular file, which it knows better. It sends pages
@@ -23,9 +24,12 @@
 //!   present. So what comes with a new length, or with the present as time of last access (that is
 //!   utimes(2) with no times), is taken for the present. What comes alone, by a handle, is the time
 //!   of pages that came before: an error would be one of fsync(2).
-//! - **LSEEK is `ENOSYS`**: Linux does not write back before it asks for data and holes, so that a
-//!   copy of an open file would lack what is still in its page cache. By itself it takes the whole
-//!   file for data.
+//! - **LSEEK waits for what is kept, or is `ENOSYS`**: Linux does not write back before it asks for
+//!   data and holes, so that a copy of an open file would lack what is still in its page cache. A
+//!   mount's kernel is told to (INVAL_INODE), and LSEEK is served when it has. A guest's hears of
+//!   nothing: by itself it takes the whole file for data.
+//! - **So does a rename to a name that is there**, of a mount: programs replace a file by one that
+//!   they have just written, and if the server died then neither would be there.
 
 use atoll_vfs::wire::attributes::{
     FATTR_ATIME, FATTR_ATIME_NOW, FATTR_CTIME, FATTR_FH, FATTR_GID, FATTR_MODE, FATTR_MTIME,
@@ -49,11 +53,26 @@ pub(super) fn is_agreed<F: FileSystem + Send>(
     session: &Session<F>,
     offers: u64,
 ) -> bool {
-    let KernelOptions { others, untold, window, unchanging, .. } = *options;
-    let is_alone = others == Others::None && untold.is_some();
+    let KernelOptions { others, untold, window, unchanging, writes_back, .. } = *options;
+    let is_alone = others == Others::None && (untold.is_some() || writes_back);
     let may_write = !unchanging && !session.access().read_only;
     let is_right = is_alone && may_write && !window && !session.volume().is_foreign();
     is_right && offers & FUSE_WRITEBACK_CACHE != 0
+}
+
+/// The file whose pages a kernel that hears of changes has to write back before it is answered what
+/// it asks.
+pub(super) fn awaits<F: FileSystem + Send>(
+    session: &mut Session<F>,
+    message: &Message<'_>,
+) -> Option<Ino> {
+    let parent = Ino(message.header.nodeid);
+    let (new_parent, name, new_name) = match message.request.as_ref().ok()? {
+        Request::Lseek(_) => return Some(parent),
+        Request::Rename { args, name, new_name } => (args.newdir, *name, *new_name),
+        _ => return None,
+    };
+    session.replacing((parent, name), (Ino(new_parent), new_name))
 }
 
 /// Has a request be what a kernel that writes back needs.
