@@ -210,7 +210,7 @@ impl Pair {
                 let (from, to) = (self.node(script), self.node(script));
                 let (old, new) = (name(script), name(script));
                 let (Ok(old), Ok(new)) = (Name::new(&old), Name::new(&new)) else { return };
-                let flags = RenameFlags::from_bits_retain(script.below(4) as u32);
+                let flags = RenameFlags::from_bits_retain(script.below(8) as u32);
                 let ours = self.ours.rename(&cx, from.ours, old, to.ours, new, flags);
                 let model = self.model.rename(&cx, from.model, old, to.model, new, flags);
                 self.agree("rename", before, ours, model);

@@ -139,6 +139,7 @@ pub fn call(rng: &mut Rng, habits: &Habits, nodes: &[Node], files: &[File], dirs
                 RenameFlags::empty(),
                 RenameFlags::NOREPLACE,
                 RenameFlags::EXCHANGE,
+                RenameFlags::WHITEOUT,
             ]),
         },
         41..43 => Call::Link { node: any(rng), parent: parent(rng), name: letter(rng) },

@@ -106,6 +106,7 @@ macro_rules! filesystem_conformance_subjects {
                     rename_to_the_same_file
                     rename_noreplace
                     rename_exchange
+                    rename_whiteout
                     rename_flag_errors
                     rename_keeps_handles
                     rename_back_and_forth;

@@ -54,7 +54,9 @@ const ORPHAN: usize = insert(0);
 /// The last step of a removal: an extent with all of a group's blocks, and the changes that follow.
 pub const LAST_STEP: usize = REMOVE + bits(map::GROUP_BLOCKS) + RECORD + ORPHAN + FRAME;
 /// A name that replaces another one: the old one goes, four inodes change, and the inode that was
-/// replaced is removed as far as one step does, or listed.
+/// replaced is removed as far as one step does, or listed. Where an inode is left in the place of
+/// the old name that is not removed, and either nothing is replaced or no name is added: this takes
+/// less.
 pub const RENAME: usize = REMOVE + ENTRY + 4 * RECORD + LAST_STEP;
 /// An inode with its name, its target cut into pieces that follow one another.
 pub const MAKE: usize = insert(inode::LEN) + ENTRY + pieces(atoll_vfs::SYMLINK_MAX) + FRAME;
@@ -72,6 +74,7 @@ const _: () = {
     let record_max = crate::journal::record_max(crate::layout::RING_BLOCKS_MIN * 4096);
     assert!(steps_max(record_max) + LAST_STEP <= record_max);
     assert!(RENAME <= record_max);
+    assert!(insert(inode::LEN) <= REMOVE + LAST_STEP - FRAME && insert(inode::LEN) <= ENTRY);
     assert!(MAKE <= record_max);
     assert!(SET_ATTRIBUTE <= record_max);
 };

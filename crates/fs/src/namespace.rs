@@ -307,7 +307,7 @@ impl<M: Addressable> Fs<M> {
     ) -> Result<()> {
         let (old_name, new_name) = (plain(from.1)?, plain(to.1)?);
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        if exchange && flags.contains(RenameFlags::NOREPLACE) {
+        if !flags.agree() {
             return Err(Errno::EINVAL.into());
         }
         let project = self.directory(from.0)?.project;
@@ -350,7 +350,7 @@ impl<M: Addressable> Fs<M> {
                 }
             }
         }
-        self.carry_out_move(cx, from.0, to.0, (old, old_name), (new, new_name), exchange)
+        self.carry_out_move(cx, from.0, to.0, (old, old_name), (new, new_name), flags)
     }
 
     fn carry_out_move(
@@ -360,8 +360,9 @@ impl<M: Addressable> Fs<M> {
         new_dir: Ino,
         (old, old_name): (Entry, &[u8]),
         (new, new_name): (Option<Entry>, &[u8]),
-        exchange: bool,
+        flags: RenameFlags,
     ) -> Result<()> {
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
         let is_dir = |e: Entry| e.file_type == FileType::Directory;
         // Every inode whose record changes, each once, with its new record.
         let mut from = self.record(old_dir)?;
@@ -372,6 +373,10 @@ impl<M: Addressable> Fs<M> {
             Some(n) => Some((n.ino, self.record(n.ino)?)),
             None => None,
         };
+        let whiteout = flags.contains(RenameFlags::WHITEOUT).then(|| {
+            let mode = FileType::CharDevice.mode_bits();
+            self.new_record(cx, &from, mode)
+        });
         for dir in [&mut from, &mut to] {
             dir.mtime = cx.now;
             dir.ctime = cx.now;
@@ -411,20 +416,20 @@ impl<M: Addressable> Fs<M> {
             }
         }
         let listed = new.is_some_and(|n| self.left.cut.contains(&n.ino));
-        // One name more takes space, even if another one goes.
-        let frees_space = new.is_some();
+        // One name more takes space, even if another one goes, and so does an inode.
+        let frees_space = new.is_some() && whiteout.is_none();
         let gone = self.store.transact(frees_space, |store| {
-            match new {
-                Some(n) => {
-                    store.replace_entry(n.key, old.ino, old.file_type)?;
-                    if exchange {
-                        store.replace_entry(old.key, n.ino, n.file_type)?;
-                    } else {
-                        store.remove_entry(from.project, old.key, old_name)?;
-                    }
+            match (new, &whiteout) {
+                (Some(n), _) if exchange => store.replace_entry(old.key, n.ino, n.file_type)?,
+                (_, Some(record)) => {
+                    let left = Self::insert_inode(store, record)?;
+                    store.replace_entry(old.key, left, record.file_type())?;
                 }
+                (_, None) => store.remove_entry(from.project, old.key, old_name)?,
+            }
+            match new {
+                Some(n) => store.replace_entry(n.key, old.ino, old.file_type)?,
                 None => {
-                    store.remove_entry(from.project, old.key, old_name)?;
                     let key = store.new_entry(new_dir, new_name)?;
                     store.insert_entry(to.project, key, new_name, old.ino, old.file_type)?;
                 }

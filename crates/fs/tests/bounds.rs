@@ -97,7 +97,8 @@ fn names_and_attributes() {
             assert!(took <= make, "seed {seed}: a symbolic link took {took}");
             let took = longest(&mut fs, |fs| {
                 let name = Name::new(&name).unwrap();
-                fs.rename(&CX, Ino::ROOT, link, Ino::ROOT, name, RenameFlags::empty()).unwrap();
+                let flags = [RenameFlags::empty(), RenameFlags::WHITEOUT][at as usize % 2];
+                fs.rename(&CX, Ino::ROOT, link, Ino::ROOT, name, flags).unwrap();
             });
             assert!(took <= RECORD_MAX / 2 + rename, "seed {seed}: a rename took {took}");
             files.retain(|(kept, _)| *kept != name);

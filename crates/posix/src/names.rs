@@ -212,7 +212,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         self.renameat2(AT_FDCWD, old, AT_FDCWD, new, RenameFlags::empty())
     }
 
-    /// renameat2(2) with NOREPLACE and EXCHANGE.
+    /// renameat2(2).
     ///
     /// # Errors
     /// Those of rename(2).
@@ -224,7 +224,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         new_path: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        if flags.contains(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE) {
+        if !flags.agree() {
             return Err(Errno::EINVAL);
         }
         let mut old = self.walk(old_dirfd, old_path)?;

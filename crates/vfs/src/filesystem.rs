@@ -127,7 +127,8 @@ pub trait FileSystem {
     ///
     /// # Errors
     /// `ENOENT`, `EEXIST`, `EISDIR`, `ENOTDIR`, `ENOTEMPTY`, `EMLINK`; `EINVAL` for moving a
-    /// directory into itself or for both flags.
+    /// directory into itself or for flags that do not [agree](RenameFlags::agree), or that the file
+    /// system lacks.
     fn rename(
         &mut self,
         cx: &Context,

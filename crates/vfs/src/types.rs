@@ -273,8 +273,11 @@ bitflags! {
     pub struct RenameFlags: u32 {
         /// Fail with `EEXIST` instead of replacing.
         const NOREPLACE = 1;
-        /// Swap the two names, both of which must exist.
+        /// Swap the two names, both of which must exist. Goes with no other flag.
         const EXCHANGE = 2;
+        /// Leave a character device of number 0 and mode 0, the caller's, in the place of the old
+        /// name: overlay file systems know by it that what lies below is removed.
+        const WHITEOUT = 4;
     }
 
     /// Flags of fallocate(2), as Linux numbers them.
@@ -295,6 +298,13 @@ bitflags! {
         const CREATE = 1;
         /// Fail with `ENODATA` when it does not.
         const REPLACE = 2;
+    }
+}
+
+impl RenameFlags {
+    /// Whether they go together.
+    pub const fn agree(self) -> bool {
+        !self.contains(RenameFlags::EXCHANGE) || self.bits() == RenameFlags::EXCHANGE.bits()
     }
 }
 

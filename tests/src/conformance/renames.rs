@@ -8,6 +8,7 @@ use crate::subject::{Subject, name};
 const ROOT: Ino = Ino::ROOT;
 const NOREPLACE: RenameFlags = RenameFlags::NOREPLACE;
 const EXCHANGE: RenameFlags = RenameFlags::EXCHANGE;
+const WHITEOUT: RenameFlags = RenameFlags::WHITEOUT;
 
 fn refuse(
     s: &mut Subject,
@@ -219,7 +220,45 @@ pub fn rename_exchange(s: &mut Subject) {
     assert_eq!(s.names(a), [(b"x".to_vec(), second), (b"z".to_vec(), file)]);
 }
 
-/// EXCHANGE needs both names, and neither flag goes with the other.
+/// WHITEOUT leaves a device that is none in the place of whatever moves, and replaces as a rename
+/// does.
+pub fn rename_whiteout(s: &mut Subject) {
+    let (dir, above) = (s.dir(ROOT, "dir"), s.attr(ROOT).nlink);
+    let file = s.file_with(ROOT, "a", b"content");
+    s.file_with(dir, "old", b"old");
+    let left = |s: &mut Subject, parent: Ino, at: &str| {
+        let (cx, attr) = (s.cx(), s.lookup(parent, at).expect("what is left"));
+        assert_eq!((attr.mode, attr.rdev), (FileType::CharDevice.mode_bits(), 0), "{at}");
+        assert_eq!((attr.nlink, attr.uid, attr.gid), (1, cx.uid, cx.gid), "{at}");
+        attr.ino
+    };
+    s.rename_with((ROOT, "a"), (dir, "b"), WHITEOUT).unwrap();
+    let first = left(s, ROOT, "a");
+    s.rename_with((dir, "b"), (dir, "old"), WHITEOUT).unwrap();
+    let second = left(s, dir, "b");
+    assert_eq!((s.lookup(dir, "old").unwrap().ino, s.content(file)), (file, b"content".to_vec()));
+    // Of a directory, whose link is one of its parent's.
+    s.rename_with((ROOT, "dir"), (ROOT, "moved"), WHITEOUT | NOREPLACE).unwrap();
+    let third = left(s, ROOT, "dir");
+    assert_eq!(s.attr(ROOT).nlink, above);
+    let is = |at: &str, ino| (at.as_bytes().to_vec(), ino);
+    assert_eq!(s.names(ROOT), [is("a", first), is("dir", third), is("moved", dir)]);
+    assert_eq!(s.names(dir), [is("b", second), is("old", file)]);
+    // Two names of one file: nothing.
+    s.link(file, ROOT, "again");
+    s.rename_with((ROOT, "again"), (dir, "old"), WHITEOUT).unwrap();
+    assert_eq!(s.lookup(ROOT, "again").unwrap().ino, file);
+    s.unchanged(|s| {
+        refuse(s, (ROOT, "moved"), (ROOT, "a"), WHITEOUT, &[Errno::ENOTDIR]);
+        refuse(s, (ROOT, "again"), (ROOT, "a"), WHITEOUT | NOREPLACE, &[Errno::EEXIST]);
+        refuse(s, (ROOT, "none"), (ROOT, "new"), WHITEOUT, &[Errno::ENOENT]);
+    });
+    // A whiteout is replaced by what takes the name again.
+    s.rename((ROOT, "again"), (ROOT, "a"));
+    assert_eq!(s.lookup(ROOT, "a").unwrap().ino, file);
+}
+
+/// EXCHANGE needs both names, and goes with no other flag.
 pub fn rename_flag_errors(s: &mut Subject) {
     s.file(ROOT, "a");
     s.file(ROOT, "b");
@@ -228,6 +267,7 @@ pub fn rename_flag_errors(s: &mut Subject) {
         refuse(s, (ROOT, "a"), (ROOT, "c"), EXCHANGE | NOREPLACE, &[Errno::EINVAL]);
         let both = EXCHANGE | NOREPLACE;
         refuse(s, (ROOT, "a"), (ROOT, "b"), both, &[Errno::EINVAL, Errno::EEXIST]);
+        refuse(s, (ROOT, "a"), (ROOT, "b"), EXCHANGE | WHITEOUT, &[Errno::EINVAL]);
     });
 }
 

@@ -36,7 +36,7 @@ const MORE_FILES: std::ops::Range<u8> = 40..64;
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// The names of the operations.
-pub const OPERATIONS: [&str; 52] = [
+pub const OPERATIONS: [&str; 54] = [
     "create",
     "create-many",
     "mkdir",
@@ -55,6 +55,8 @@ pub const OPERATIONS: [&str; 52] = [
     "rename-over-directory",
     "exchange",
     "exchange-directory",
+    "whiteout",
+    "whiteout-over",
     "replace",
     "write-byte",
     "write-4k",
@@ -191,6 +193,8 @@ pub fn calls(name: &str, step: u32) -> Option<Vec<Op>> {
         "rename-over-directory" => vec![rename(FULL_NAME, EMPTY_NAME, plain)],
         "exchange" => vec![rename(SMALL_NAME, LARGE_NAME, RenameFlags::EXCHANGE)],
         "exchange-directory" => vec![rename(FULL_NAME, SMALL_NAME, RenameFlags::EXCHANGE)],
+        "whiteout" => vec![rename(MIDDLE_NAME, NEW_NAME, RenameFlags::WHITEOUT)],
+        "whiteout-over" => vec![rename(HOLES_NAME, SMALL_NAME, RenameFlags::WHITEOUT)],
         "replace" => vec![
             new(NEW_NAME),
             write(0, 6000),

@@ -92,8 +92,8 @@ pub fn step<M: Addressable>(fs: &mut Fs<M>, rng: &mut Rng) -> Result<()> {
         5 | 6 => fs.unlink(&CX, dir, a)?,
         7 => fs.rmdir(&CX, dir, a)?,
         8 => {
-            let flags = [RenameFlags::empty(), RenameFlags::EXCHANGE, RenameFlags::NOREPLACE];
-            fs.rename(&CX, dir, a, other, b, flags[rng.below(3) as usize])?;
+            let flags = [0, 1, 2, 4].map(RenameFlags::from_bits_retain);
+            fs.rename(&CX, dir, a, other, b, flags[rng.below(4) as usize])?;
         }
         9 => {
             let attr = fs.lookup(&CX, dir, a)?;

@@ -255,7 +255,7 @@ impl HostDirectory {
         (new_parent, new_name): (Ino, Name<'_>),
         flags: RenameFlags,
     ) -> Result<()> {
-        if flags == RenameFlags::all() {
+        if !flags.agree() {
             return Err(Errno::EINVAL);
         }
         let from = self.writable_dir(parent, name)?;
@@ -269,7 +269,10 @@ impl HostDirectory {
         }
         let how = sys::RenameFlags::from_bits_retain(flags.bits());
         {
-            let _removes = self.removes_as(cx, &[&from, &to])?;
+            let mut _as = self.removes_as(cx, &[&from, &to])?;
+            if _as.is_none() && flags.contains(RenameFlags::WHITEOUT) {
+                _as = Some(self.owners.make_as(cx)?);
+            }
             sys::renameat_with(&from, name.bytes(), &to, new_name.bytes(), how).map_err(errno)?;
         }
         self.unsynced.changed(parent);

@@ -112,7 +112,7 @@ calls! {
         new: *const c_char,
     ) -> c_int = atoll_renameat2(old_dirfd, old, new_dirfd, new, 0);
 
-    /// renameat2(2) with `RENAME_NOREPLACE` and `RENAME_EXCHANGE`.
+    /// renameat2(2).
     fn atoll_renameat2(
         old_dirfd: c_int,
         old: *const c_char,

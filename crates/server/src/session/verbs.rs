@@ -392,7 +392,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let mut call = self.call(cx, RENAME)?;
         let from = call.inside(parent)?;
         let to = call.inside(new_parent)?;
-        if name.is_dot_or_dot_dot() || new_name.is_dot_or_dot_dot() || flags == RenameFlags::all() {
+        if name.is_dot_or_dot_dot() || new_name.is_dot_or_dot_dot() || !flags.agree() {
             return Err(Errno::EINVAL);
         }
         let above = call.allowed(from)?;
@@ -406,7 +406,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         };
         replaced.iter().for_each(|replaced| call.state.involved.add(replaced.ino));
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        if replaced.is_some() && flags == RenameFlags::NOREPLACE {
+        if replaced.is_some() && flags.contains(RenameFlags::NOREPLACE) {
             return Err(Errno::EEXIST);
         }
         if replaced.is_none() && exchange {

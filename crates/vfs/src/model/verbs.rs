@@ -190,7 +190,7 @@ impl FileSystem for ModelFs {
         let mut reasons = self.parent_reasons(parent, name);
         reasons.extend(self.parent_reasons(new_parent, new_name));
         reasons.extend([
-            (exchange && noreplace, Errno::EINVAL),
+            (!flags.agree(), Errno::EINVAL),
             (dead || source.is_none() || exchange && target.is_none(), Errno::ENOENT),
             (into_itself || exchange && out_of_itself, Errno::EINVAL),
             (noreplace && target.is_some(), Errno::EEXIST),
@@ -210,7 +210,13 @@ impl FileSystem for ModelFs {
             self.dir(new_parent)?.set(new_name, source);
             self.moved(cx, target, new_parent, parent)?;
         } else {
-            self.dir(parent)?.remove(name);
+            if flags.contains(RenameFlags::WHITEOUT) {
+                let device = FileType::CharDevice;
+                let left = self.add_inode_in(cx, parent, device, 0, 0, Body::Special)?;
+                self.add_name(cx, parent, name, left)?;
+            } else {
+                self.dir(parent)?.remove(name);
+            }
             self.dir(new_parent)?.set(new_name, source);
             if let Some(target) = target {
                 self.drop_link(cx, new_parent, target)?;
