@@ -1,7 +1,7 @@
 //! Extended attributes. The names of clients are not the host's: of these a client could make its
 //! files trusted, or the host's programs obey.
 //!
-//! `user.NAME` is `user.NAME` on the host. All others, `security.`, `trusted.` and `system.`, are
+//! `user.NAME` is `user.NAME` on the host. `security.`, `trusted.` and `system.` are
 //! kept there as `user.atoll.NAME`, where they mean something to clients alone; and those of the
 //! host are not shown.
 
@@ -18,10 +18,16 @@ const PREFIX: &[u8] = b"user.atoll.";
 /// The longest name that the host takes.
 const NAME_MAX: usize = 255;
 
+/// Whether `name` is in a namespace that is kept apart for clients.
+fn is_clients(name: &[u8]) -> bool {
+    [&b"security."[..], b"trusted.", b"system."].iter().any(|space| name.starts_with(space))
+}
+
 /// The host's name for a client's `name`.
 ///
 /// # Errors
-/// `EPERM` for one that would be another's; `ERANGE` for its length.
+/// `EPERM` for one that would be another's; `ERANGE` for its length; `EOPNOTSUPP` for other
+/// namespaces.
 fn to_host(name: &[u8]) -> Result<Vec<u8>> {
     if name.is_empty() || name.len() > NAME_MAX {
         return Err(Errno::ERANGE);
@@ -31,6 +37,9 @@ fn to_host(name: &[u8]) -> Result<Vec<u8>> {
     }
     if name.starts_with(USER) {
         return Ok(name.to_vec());
+    }
+    if !is_clients(name) {
+        return Err(Errno::EOPNOTSUPP);
     }
     let name = [PREFIX, name].concat();
     if name.len() > NAME_MAX { Err(Errno::ERANGE) } else { Ok(name) }
@@ -51,7 +60,7 @@ fn to_find(name: &[u8]) -> Result<Vec<u8>> {
 fn to_client(name: &[u8]) -> Option<&[u8]> {
     match name.strip_prefix(PREFIX) {
         // A program of the host may have made any.
-        Some(name) => (!name.is_empty() && !name.starts_with(USER)).then_some(name),
+        Some(name) => is_clients(name).then_some(name),
         None => name.starts_with(USER).then_some(name),
     }
 }
@@ -138,9 +147,11 @@ mod tests {
             assert_eq!(to_client(&host), Some(name));
         }
         assert_eq!(to_host(b"user.atoll.security.capability"), Err(Errno::EPERM));
-        for hidden in [&b"security.capability"[..], b"user.atoll.", b"user.atoll.user.a"] {
-            assert_eq!(to_client(hidden), None);
+        let hidden = ["security.capability", "user.atoll.", "user.atoll.user.a", "user.atoll.node"];
+        for hidden in hidden {
+            assert_eq!(to_client(hidden.as_bytes()), None);
         }
+        assert_eq!(to_host(b"node"), Err(Errno::EOPNOTSUPP));
         assert_eq!(to_host(&[b'x'; 250]), Err(Errno::ERANGE));
     }
 }

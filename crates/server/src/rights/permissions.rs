@@ -162,7 +162,8 @@ impl Caller<'_> {
         }
     }
 
-    /// Whether the caller may make a file of this type.
+    /// Whether the caller may make a file of this type. Anybody may make the device that is none,
+    /// which overlay file systems leave in the place of a name.
     ///
     /// # Errors
     /// `EPERM`.
@@ -227,10 +228,22 @@ impl Caller<'_> {
     /// remove it: xattr(7).
     ///
     /// # Errors
-    /// `ENODATA` for what it may not see, `EPERM`, `EACCES`; `EOPNOTSUPP` for other namespaces.
+    /// `ENODATA` for what it may not see, `EPERM`, `EACCES`; `EOPNOTSUPP` for other namespaces;
+    /// `EINVAL` for nothing but one, `ERANGE`.
     pub(crate) fn xattr(&self, attr: &Attr, name: &[u8], change: bool) -> Result<()> {
         let refused = if change { Errno::EPERM } else { Errno::ENODATA };
-        if name.starts_with(b"user.") {
+        if name.is_empty() || name.len() > 255 {
+            return Err(Errno::ERANGE);
+        }
+        // Others are the kernel's own, such as access control lists, which nothing here would judge
+        // by, or nobody's.
+        let spaces = [&b"user."[..], b"trusted.", b"security."];
+        let space = spaces.into_iter().find(|space| name.starts_with(space));
+        let space = space.ok_or(Errno::EOPNOTSUPP)?;
+        if name == space {
+            return Err(Errno::EINVAL);
+        }
+        if space == b"user." {
             // Anybody could fill the disk through a link or a device that all may write.
             if !matches!(attr.file_type(), FileType::Regular | FileType::Directory) {
                 return Err(refused);
@@ -245,19 +258,8 @@ impl Caller<'_> {
             let mode = if change { AccessMode::WRITE } else { AccessMode::READ };
             return self.access(attr, mode);
         }
-        // The kernel's own, such as access control lists, which nothing here would judge by.
-        if name.starts_with(b"system.") {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        if self.is_free() || name.is_empty() || name.len() > 255 {
-            return Ok(());
-        }
-        match name {
-            _ if name.starts_with(b"trusted.") => Err(refused),
-            _ if name.starts_with(b"security.") && change => Err(refused),
-            _ if name.starts_with(b"security.") => Ok(()),
-            _ => Err(Errno::EOPNOTSUPP),
-        }
+        let may = self.is_free() || space == b"security." && !change;
+        if may { Ok(()) } else { Err(refused) }
     }
 
     /// Whether a list of extended attributes shows the caller `name`.
