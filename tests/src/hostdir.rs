@@ -53,7 +53,8 @@ impl HostDir {
         options: &Options,
     ) -> std::result::Result<(HostDir, Quirks), String> {
         raise_descriptor_limit();
-        let quirks = quirks_of(parent)?;
+        // Those of clients are kept, whoever may make the host's.
+        let quirks = Quirks { devices: true, ..quirks_of(parent)? };
         let explained = |error: std::io::Error| format!("{}: {error}", parent.display());
         let dir = tempfile::Builder::new()
             .prefix("atoll-hostdir-")

@@ -13,7 +13,7 @@ pub struct Quirks {
     /// New inodes belong to the [`Context`]'s user and group, and those can be changed. A host
     /// directory needs root for it.
     pub ownership: bool,
-    /// Devices and sockets can be made. A host directory needs root for devices.
+    /// Devices and sockets can be made. Where the host makes them that takes root.
     pub devices: bool,
     /// The largest file, in bytes. ext4 with 4 KiB blocks: 16 TiB less one block.
     pub file_size_max: u64,

@@ -280,13 +280,82 @@ fn attributes_of_clients_are_theirs() {
     assert_eq!(names, [&b"security.capability"[..], b"user.a"]);
 }
 
+/// A device that a client makes is one to clients, whoever serves the directory then, and an empty
+/// file to the host, whose programs make none.
 #[test]
-fn devices_are_not_made() {
+fn devices_are_the_clients_alone() {
     let mut dir = fresh(Bounds::default());
-    for (mode, rdev) in [(0o020_600, 0x103), (0o060_600, 0x800)] {
-        assert_eq!(dir.mknod(&cx(), ROOT, name("d"), mode, rdev), Err(Errno::EPERM));
+    let root = dir.path().to_owned();
+    let sub = dir.mkdir(&cx(), ROOT, name("sub"), 0o755).unwrap().ino;
+    for (at, mode, rdev) in [("c", 0o020_640, 0x103), ("b", 0o064_611, 0x700c)] {
+        let made = dir.mknod(&cx(), ROOT, name(at), mode, rdev).unwrap();
+        assert_eq!((made.mode, made.rdev, made.size, made.nlink), (mode, rdev, 0, 1), "{at}");
+        assert_eq!((made.uid, made.gid), (cx().uid, cx().gid));
+        assert_eq!(look(&mut dir, ROOT, at), Ok(made));
+        assert_eq!(dir.mknod(&cx(), ROOT, name(at), mode, rdev), Err(Errno::EEXIST));
+        assert_eq!(dir.open(&cx(), made.ino, OpenFlags::READ), Err(Errno::ENXIO));
+        let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+        assert_eq!(dir.setattr(&cx(), made.ino, None, &cut), Err(Errno::EINVAL));
+        let mut names = Vec::new();
+        dir.listxattr(&cx(), made.ino, &mut names).unwrap();
+        assert_eq!(names, b"");
+        let host = fs::symlink_metadata(root.join(at)).unwrap();
+        assert_eq!((host.mode(), host.len(), host.uid()), (0o101_600, 0, cx().uid), "{at}");
+        // What a client changes of it is changed for clients.
+        let set = SetAttr { mode: Some(0o600), mtime: Some(SetTime::Now), ..SetAttr::default() };
+        let set = dir.setattr(&cx(), made.ino, None, &set).unwrap();
+        assert_eq!((set.mode, set.rdev), (mode & !0o7777 | 0o600, rdev));
+        if cx().uid == 0 {
+            let set = SetAttr { uid: Some(1), gid: Some(2), ..SetAttr::default() };
+            let set = dir.setattr(&cx(), made.ino, None, &set).unwrap();
+            assert_eq!((set.uid, set.gid, set.mode & 0o7777), (1, 2, 0o600));
+        }
+        assert_eq!(fs::symlink_metadata(root.join(at)).unwrap().uid(), cx().uid);
+        dir.rename(&cx(), ROOT, name(at), sub, name(at), RenameFlags::empty()).unwrap();
+        dir.link(&cx(), made.ino, sub, name(&format!("{at}2"))).unwrap();
     }
-    assert_eq!(look(&mut dir, ROOT, "d"), Err(Errno::ENOENT));
+    // Another server of the directory.
+    let mut other = HostDirectory::open(&root, &Options::default()).unwrap();
+    let there = other.lookup(&cx(), ROOT, name("sub")).unwrap().ino;
+    for fs in [&mut dir as &mut dyn FileSystem, &mut other] {
+        let handle = fs.opendir(&cx(), there).unwrap();
+        let mut types = HashMap::new();
+        fs.readdir(&cx(), there, handle, 0, &mut |entry| {
+            types.insert(entry.name.to_vec(), entry.file_type);
+            true
+        })
+        .unwrap();
+        fs.releasedir(&cx(), there, handle).unwrap();
+        for (at, is) in [("c", FileType::CharDevice), ("b", FileType::BlockDevice)] {
+            for at in [at.to_owned(), format!("{at}2")] {
+                let attr = fs.lookup(&cx(), there, name(&at)).unwrap();
+                assert_eq!((types[at.as_bytes()], attr.file_type(), attr.nlink), (is, is, 2));
+            }
+        }
+    }
+    // One that a program of the host could have made is a file.
+    let value = [0o020_666, 0x103, 0, 0].map(u32::to_le_bytes).concat();
+    let none = rustix::fs::XattrFlags::empty();
+    for (at, mode, content, value) in [
+        ("mode", 0o600, &b""[..], &value[..]),
+        ("content", 0o1600, b"x", &value),
+        ("short", 0o1600, b"", &value[1..]),
+        ("long", 0o1600, b"", &[&value[..], b"x"].concat()),
+        ("type", 0o1600, b"", &[0; 16]),
+    ] {
+        fs::write(root.join(at), content).unwrap();
+        fs::set_permissions(root.join(at), PermissionsExt::from_mode(mode)).unwrap();
+        rustix::fs::setxattr(root.join(at), "user.atoll.node", value, none).unwrap();
+        assert_eq!(look(&mut dir, ROOT, at).unwrap().mode, 0o100_000 | mode, "{at}");
+    }
+    if cx().uid == 0 {
+        fs::write(root.join("another's"), b"").unwrap();
+        fs::set_permissions(root.join("another's"), PermissionsExt::from_mode(0o1600)).unwrap();
+        rustix::fs::setxattr(root.join("another's"), "user.atoll.node", &value, none).unwrap();
+        assert!(look(&mut dir, ROOT, "another's").unwrap().file_type() == FileType::CharDevice);
+        std::os::unix::fs::chown(root.join("another's"), Some(1), None).unwrap();
+        assert_eq!(look(&mut dir, ROOT, "another's").unwrap().mode, 0o101_600);
+    }
 }
 
 /// Squashed, all is one user's on the host, and for each client its own.

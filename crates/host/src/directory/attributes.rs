@@ -81,7 +81,7 @@ impl HostDirectory {
         if attr.nlink == 0 && self.reap(ino) {
             return Err(Errno::ESTALE);
         }
-        Ok((attr, fd))
+        Ok((self.as_node(&fd, attr)?, fd))
     }
 
     /// The attributes of `ino` as the caller sees them.
@@ -130,7 +130,8 @@ impl HostDirectory {
             self.cut(&old, &fd, handle, size)?;
             self.copies.zeroed(ino, old.size.min(size)..u64::MAX);
         }
-        if uid.is_some() || gid.is_some() {
+        let is_kept = self.set_node((&old, &fd), (uid, gid), set)?;
+        if !is_kept && (uid.is_some() || gid.is_some()) {
             let (uid, gid) = (uid.map(sys::Uid::from_raw), gid.map(sys::Gid::from_raw));
             sys::chownat(&fd, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(errno)?;
             // The layers above say which bits go with a change of owner.
@@ -138,7 +139,7 @@ impl HostDirectory {
                 self.chmod(&fd, old.mode)?;
             }
         }
-        if let Some(mode) = set.mode {
+        if let Some(mode) = set.mode.filter(|_| !is_kept) {
             self.chmod(&fd, if old.is_dir() { mode } else { self.mode_for(mode) })?;
         }
         if set.atime.is_some() || set.mtime.is_some() {

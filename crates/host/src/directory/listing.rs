@@ -2,12 +2,12 @@
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use atoll_vfs::{DirEntry, Errno, FileType, Handle, Ino, Result};
+use atoll_vfs::{DirEntry, Errno, FileType, Handle, Ino, Name, Result};
 use rustix::fs::{self as sys, AtFlags, RawDir, SeekFrom};
 
-use super::{HostDirectory, errno};
+use super::{HostDirectory, attributes, errno};
 
 /// Bytes of entries that the host is asked for at a time.
 const BUFFER: usize = 32 << 10;
@@ -48,6 +48,10 @@ impl HostDirectory {
                         // Gone since it was listed.
                         continue;
                     };
+                    let file_type = match file_type {
+                        FileType::Regular if numbered => self.type_shown((ino, &fd), name),
+                        file_type => file_type,
+                    };
                     match numbered.then(|| self.identify_entry(ino, &fd, name)).transpose() {
                         Ok(Some(identity)) => {
                             (self.table.number(identity).ok_or(Errno::EIO)?, file_type)
@@ -65,6 +69,15 @@ impl HostDirectory {
             }
         }
         Ok(())
+    }
+
+    /// The type that clients see of an entry that is a file: it may be a node that is kept.
+    fn type_shown(&mut self, (dir, fd): (Ino, &OwnedFd), name: &CStr) -> FileType {
+        let said = attributes::said_of_name(fd, name.to_bytes());
+        let may_be = said.is_ok_and(|stat| self.may_be_node(&attributes::as_said(dir, &stat)));
+        let node = Name::new(name.to_bytes()).ok().filter(|_| may_be);
+        let found = node.and_then(|name| self.find(dir, name).ok());
+        found.map_or(FileType::Regular, |(attr, _)| attr.file_type())
     }
 
     /// The type of an entry, which some file systems do not list.

@@ -3,7 +3,7 @@
 //! Read in this order: `identity`, which inode is which, and `births`, by what one is recognised;
 //! `known`, the table of inodes and its bounds; `reach`, the one place where names are followed;
 //! `owners`, whose what is made is; then the calls by kind, `attributes`, `names`, `files`,
-//! `listing`, `xattrs`, `syncs`, `locks`, which `verbs` gives the form of
+//! `nodes`, `listing`, `xattrs`, `syncs`, `locks`, which `verbs` gives the form of
 //! [`FileSystem`](atoll_vfs::FileSystem). `apart` is what takes so long that it is done while
 //! others go on. `pieces` is what guests map, `copies` where that is not the file itself. `calls`
 //! has the system calls that the libraries lack.
@@ -36,7 +36,8 @@
 //! - what is mounted in the directory is not shown: its names are `EXDEV`, or, where a server of
 //!   the superuser's has gone to a mount of its own, the directories that lie beneath. Where it is
 //!   served too (`mounts`), names and links do not cross
-//! - devices cannot be made (`EPERM`), but for the one of number 0 that overlay file systems make
+//! - devices that clients make are devices to clients alone (`nodes`), but for the one of number 0
+//!   that overlay file systems make
 //! - an unlinked file gets no name again, unless it never had one
 //! - extended attributes are those of Linux: on regular files and directories only
 
@@ -52,6 +53,7 @@ mod listing;
 mod locks;
 mod mounts;
 mod names;
+mod nodes;
 mod owners;
 mod pieces;
 mod reach;
@@ -121,6 +123,8 @@ pub struct HostDirectory {
     means: Means,
     mounts: Mounts,
     owners: Owners,
+    /// This process's user, whose what it makes for itself is.
+    user: u32,
     read_only: bool,
     /// Clients are others than this process's user.
     strangers: bool,
@@ -174,6 +178,7 @@ impl HostDirectory {
             means,
             mounts: Mounts::new(options.submounts, found.mount),
             owners: options.owners.unwrap_or_else(Owners::of_process),
+            user: rustix::process::geteuid().as_raw(),
             read_only: options.read_only,
             strangers: false,
             most_open: descriptors_max / OPEN_PART,

@@ -89,7 +89,10 @@ impl HostDirectory {
             Some(made @ (FileType::Fifo | FileType::Socket)) => made,
             // The node that overlay file systems put in the place of a removed name is no device.
             Some(made @ FileType::CharDevice) if rdev == 0 => made,
-            Some(FileType::CharDevice | FileType::BlockDevice) => return Err(Errno::EPERM),
+            Some(made @ (FileType::CharDevice | FileType::BlockDevice)) => {
+                self.keep_node(cx, (parent, &dir), name, (mode, rdev))?;
+                return self.made(cx, parent, name, made, mode);
+            }
             None | Some(FileType::Directory | FileType::Symlink) => return Err(Errno::EINVAL),
         };
         {

@@ -55,6 +55,15 @@ impl Owners {
         MakesAs::new(uid, gid)
     }
 
+    /// The owner and group of what the caller makes in the directory with the attributes `above`.
+    pub(super) fn of_new(self, cx: &Context, above: &Attr) -> (u32, u32) {
+        let (uid, gid) = match self {
+            Owners::Kept => (cx.uid, cx.gid),
+            Owners::Squashed { uid, gid } => (uid, gid),
+        };
+        (uid, if above.mode & 0o2000 == 0 { gid } else { above.gid })
+    }
+
     /// Has this thread remove names of the caller's from a sticky directory until what it returns
     /// is dropped: the host judges once more, by what the name is when it goes. What was judged
     /// before may be another's by then. Where all files are one user's there is nothing to judge.

@@ -200,7 +200,8 @@ impl HostDirectory {
             self.table.get(ino)?.is_mount = true;
         }
         self.table.note_birth(ino, &stat);
-        Ok((Attr { ino, ..attr }, fd))
+        let attr = self.as_node(&fd, Attr { ino, ..attr })?;
+        Ok((attr, fd))
     }
 
     /// The attributes of what `name` is in `parent`: as [`find`](Self::find), by one call where the
@@ -213,8 +214,12 @@ impl HostDirectory {
             let dir = self.fd(parent)?;
             let stat = attributes::said_of_name(&dir, name.bytes())?;
             if let Some(ino) = self.table.births().find(&stat) {
-                self.table.get(ino)?.seen((parent, name.bytes()));
-                return Ok(attributes::as_said(ino, &stat));
+                let attr = attributes::as_said(ino, &stat);
+                // A node has to be opened to be seen.
+                if !self.may_be_node(&attr) {
+                    self.table.get(ino)?.seen((parent, name.bytes()));
+                    return Ok(attr);
+                }
             }
         }
         self.find(parent, name).map(|(attr, _)| attr)

@@ -167,9 +167,11 @@ impl Caller<'_> {
     ///
     /// # Errors
     /// `EPERM`.
-    pub(crate) fn make(&self, mode: u32) -> Result<()> {
-        let device =
-            matches!(FileType::from_mode(mode), Some(FileType::CharDevice | FileType::BlockDevice));
+    pub(crate) fn make(&self, mode: u32, rdev: u32) -> Result<()> {
+        let device = match FileType::from_mode(mode) {
+            Some(FileType::CharDevice) => rdev != 0,
+            made => made == Some(FileType::BlockDevice),
+        };
         if device && !self.is_free() { Err(Errno::EPERM) } else { Ok(()) }
     }
 

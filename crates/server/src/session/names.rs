@@ -13,12 +13,12 @@ impl<F: FileSystem + Send> Session<F> {
         cx: &Context,
         parent: Ino,
         name: Name<'_>,
-        mode: u32,
+        (mode, rdev): (u32, u32),
         make: impl FnOnce(&mut F, &Context, Ino, u32) -> Result<Attr>,
     ) -> Result<Attr> {
         let (mut call, dir, above) = self.call_in(cx, MAKE, parent)?;
         call.may_make(dir, name, above.as_ref())?;
-        call.caller.make(mode)?;
+        call.caller.make(mode, rdev)?;
         let is_directory = FileType::from_mode(mode) == Some(FileType::Directory);
         let mode = match above {
             Some(above) if !is_directory => call.caller.new_mode(&above, mode),

@@ -353,12 +353,14 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         mode: u32,
         rdev: u32,
     ) -> Result<Attr> {
-        self.make(cx, parent, name, mode, |fs, cx, dir, mode| fs.mknod(cx, dir, name, mode, rdev))
+        self.make(cx, parent, name, (mode, rdev), |fs, cx, dir, mode| {
+            fs.mknod(cx, dir, name, mode, rdev)
+        })
     }
 
     fn mkdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>, mode: u32) -> Result<Attr> {
         let typed = FileType::Directory.mode_bits() | mode & 0o7777;
-        self.make(cx, parent, name, typed, |fs, cx, dir, _| fs.mkdir(cx, dir, name, mode))
+        self.make(cx, parent, name, (typed, 0), |fs, cx, dir, _| fs.mkdir(cx, dir, name, mode))
     }
 
     fn symlink(
@@ -369,7 +371,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         target: &[u8],
     ) -> Result<Attr> {
         let mode = FileType::Symlink.mode_bits();
-        self.make(cx, parent, name, mode, |fs, cx, dir, _| fs.symlink(cx, dir, name, target))
+        self.make(cx, parent, name, (mode, 0), |fs, cx, dir, _| fs.symlink(cx, dir, name, target))
     }
 
     fn unlink(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {

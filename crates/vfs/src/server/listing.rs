@@ -81,8 +81,10 @@ pub(super) fn with_attributes<F: FileSystem + ?Sized>(
             Ok(name) if !name.is_dot_or_dot_dot() => fs.lookup(cx, ino, name).ok(),
             _ => None,
         };
-        // What was listed may have been replaced, and its number need not be right.
-        entry.ino = attr.as_ref().map_or(entry.ino, |attr| attr.ino);
+        // What was listed may have been replaced, and its number and type need not be right.
+        if let Some(attr) = &attr {
+            (entry.ino, entry.file_type) = (attr.ino, attr.file_type());
+        }
         let Some(end) = put_direntplus(&entry, attr.as_ref(), terms, btime, room, done) else {
             break;
         };
