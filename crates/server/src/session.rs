@@ -3,6 +3,7 @@
 pub(crate) mod call;
 pub(crate) mod concerns;
 mod copies;
+mod held;
 mod implicit;
 pub mod moving;
 mod names;
@@ -17,6 +18,7 @@ mod writes;
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::path::{Component, Path};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -121,6 +123,7 @@ impl<F: FileSystem + Send> Session<F> {
                 inodes,
                 handles: Handles::default(),
                 opens,
+                held: HashMap::new(),
                 view: None,
                 cache: None,
                 lent: None,
@@ -552,7 +555,8 @@ impl<F: FileSystem + Send> Drop for Session<F> {
         let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
         let uid = self.own.peer.uid;
         let at_once = self.own.access.limits.closed_at_once.max(1);
-        let mut handles = self.own.handles.drain().peekable();
+        let held = self.own.held.drain().map(|(_, open)| open);
+        let mut handles = self.own.handles.drain().chain(held).peekable();
         // No other file system wants to know what its clients know.
         let given = if self.volume.is_foreign() { self.own.inodes.drain() } else { Vec::new() };
         let mut given = given.into_iter().peekable();

@@ -333,6 +333,11 @@ impl Inodes {
         }
     }
 
+    /// Whether the client was given `ino`, the volume's number, and has not forgotten it.
+    pub(crate) fn is_given(&self, ino: Ino) -> bool {
+        self.slot_of.get(&ino).is_some_and(|&slot| self.slots[slot].count > 0)
+    }
+
     /// Whether this session has `ino`, the volume's number, open.
     pub(crate) fn is_open(&self, ino: Ino) -> bool {
         self.slot_of.get(&ino).is_some_and(|&slot| self.slots[slot].open > 0)

@@ -95,7 +95,10 @@ impl<F: FileSystem + Send> Session<F> {
         if let Some(victim) = &victim {
             call.keep_removed(victim)?;
         }
-        remove(&mut call.state.fs, &call.cx, dir)?;
+        let held = call.hold(dir, name, victim);
+        let removed = remove(&mut call.state.fs, &call.cx, dir);
+        call.removed(held, removed.is_ok());
+        removed?;
         if call.state.observed() {
             call.tell_entry(dir, name);
             if let Some(victim) = victim {

@@ -13,6 +13,7 @@ use crate::rights::accounts::Room;
 use crate::rights::identity::{Access, Identity, SessionId};
 use crate::rights::permissions::Credentials;
 use crate::session::concerns::Concerns;
+use crate::session::held::Held;
 
 /// An inode that an answer gives a mount's kernel, and the lease on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub(crate) struct Own {
     pub handles: Handles,
     /// The user's share of what they take, as open files and as memory.
     pub opens: [Room; 2],
+    /// What its kernel has removed and still knows.
+    pub held: Held,
     pub view: Option<ViewId>,
     /// Of a mount: the leases of its kernel.
     pub cache: Option<Arc<KernelCache>>,
@@ -62,7 +65,7 @@ impl Own {
     /// Refuses one more open file, if it is one too many: for the session `EMFILE`, for its user
     /// `ENFILE`.
     pub fn check_room(&mut self) -> Result<()> {
-        let count = self.handles.len();
+        let count = self.handles.len() + self.held.len();
         if count >= self.access.limits.open_files {
             return Err(Errno::EMFILE);
         }
@@ -71,7 +74,7 @@ impl Own {
 
     /// A file has been closed.
     pub fn closed(&mut self) {
-        let count = self.handles.len();
+        let count = self.handles.len() + self.held.len();
         self.opens.iter_mut().for_each(|room| room.keep(count));
     }
 

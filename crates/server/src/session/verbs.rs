@@ -310,6 +310,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                 cache.forget(inner, count);
             }
         }
+        if let Ok(inner) = self.own.inodes.inner(ino) {
+            self.let_go(inner);
+        }
     }
 
     fn is_submount(&mut self, ino: Ino) -> bool {
@@ -435,10 +438,14 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                 }
             }
         }
-        if let Some(replaced) = replaced.filter(|_| !same && !exchange) {
-            call.keep_removed(&replaced)?;
+        let goes = replaced.filter(|_| !same && !exchange);
+        if let Some(replaced) = &goes {
+            call.keep_removed(replaced)?;
         }
-        call.state.fs.rename(&call.cx, from, name, to, new_name, flags)?;
+        let held = goes.and_then(|replaced| call.hold(to, new_name, Some(replaced)));
+        let renamed = call.state.fs.rename(&call.cx, from, name, to, new_name, flags);
+        call.removed(held, renamed.is_ok());
+        renamed?;
         if same && !exchange {
             return Ok(());
         }
