@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use atoll_host::fuse::mount;
+use atoll_host::fuse::{holders, mount};
 
 use crate::failure::{Failure, Outcome};
 use crate::volume;
@@ -14,10 +14,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Symbolic links that are followed to the mount point.
 const LINKS_MAX: u32 = 40;
 
+/// How long it waits for others who still have the volume, and for its server to close it.
+const USERS: Duration = Duration::from_secs(10);
+const SERVER: Duration = Duration::from_secs(100);
+
 /// How long a lazy unmount waits, should nobody use the volume.
 const LAZY: Duration = Duration::from_millis(500);
 
-/// Unmount a volume, and wait until it is closed.
+/// Unmount a volume, and wait until it is closed, but not for ever.
 #[derive(clap::Args)]
 pub struct Args {
     /// Unmount although programs use it: they keep what they have open, and the volume is closed
@@ -48,6 +52,8 @@ pub fn run(args: &Args) -> Outcome {
     }
     let mounted =
         mounted.ok_or_else(|| Failure::new(format!("no volume is mounted at {shown}")))?;
+    // Asked before it is out of sight; who has it is known by this.
+    let device = holders::device(&target).ok();
     let result = match (rustix::process::geteuid().is_root(), args.lazy) {
         (true, true) => mount::detach(&target),
         (true, false) => mount::unmount(&target),
@@ -55,18 +61,27 @@ pub fn run(args: &Args) -> Outcome {
     };
     result.map_err(|error| match error.kind() {
         std::io::ErrorKind::ResourceBusy => Failure::new(format!(
-            "cannot unmount {shown}: programs use it (`fuser -m {shown}` lists them); end them, \
-             or unmount with --lazy"
+            "cannot unmount {shown}: programs use it{}; end them, or unmount with --lazy",
+            users(device).map_or_else(
+                || format!(" (`fuser -m {shown}` lists them)"),
+                |all| format!(": {all}")
+            ),
         )),
         _ => Failure::new(format!("cannot unmount {shown}: {error}")),
     })?;
     if args.lazy {
         // Without users it is closed at once, and the next command should find it so.
-        wait_closed(&mounted.source, Some(LAZY));
-    } else {
-        wait_closed(&mounted.source, None);
+        let _ = wait_closed(&mounted.source, None, LAZY);
+        return Ok(0);
     }
-    Ok(0)
+    wait_closed(&mounted.source, device, SERVER).map(|()| 0)
+}
+
+/// The processes that have something of the file system `device`, if any are found.
+fn users(device: Option<holders::Device>) -> Option<String> {
+    let all = holders::of(device?).into_iter().map(|(pid, name)| format!("{name} ({pid})"));
+    let all = all.collect::<Vec<_>>().join(", ");
+    if all.is_empty() { None } else { Some(all) }
 }
 
 /// `path` from the root without links, but for its last part, which is not asked: a volume that is
@@ -81,18 +96,36 @@ fn itself(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Waits until no process has the volume open any more, at most so long.
-fn wait_closed(volume: &Path, at_most: Option<Duration>) {
+/// Waits until no process has the volume open any more: so long for its server, and less for those
+/// who have it mounted elsewhere, or something of it in their hands.
+///
+/// # Errors
+/// That it is not closed by then, with who has it.
+fn wait_closed(
+    volume: &Path,
+    device: Option<holders::Device>,
+    most: Duration,
+) -> Result<(), Failure> {
     let start = Instant::now();
+    let shown = volume.display();
     let mut told = false;
+    let mut ends = most;
     while volume::is_in_use(volume) {
-        if at_most.is_some_and(|time| start.elapsed() > time) {
-            return;
+        if start.elapsed() > ends {
+            let who = users(device).map_or_else(|| "its server".to_owned(), |all| all);
+            return Err(Failure::new(format!("unmounted, but {who} still has {shown} open")));
         }
-        if !told && start.elapsed() > PATIENCE {
-            say!("waiting until {} is closed", volume.display());
+        if !told && device.is_some() && start.elapsed() > PATIENCE {
+            match users(device) {
+                Some(all) => {
+                    say!("waiting until {shown} is closed by {all}");
+                    ends = USERS;
+                }
+                None => say!("waiting until {shown} is closed"),
+            }
             told = true;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+    Ok(())
 }
