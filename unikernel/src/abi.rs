@@ -71,7 +71,7 @@ pub fn statfs(of: &StatFs) -> [u8; STATFS] {
         u64::from(of.block_size),
         of.blocks,
         of.blocks_free,
-        of.blocks_free,
+        of.blocks_available,
         of.files,
         of.files_free,
         0,

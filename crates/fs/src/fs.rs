@@ -505,6 +505,7 @@ impl<M: Addressable> Fs<M> {
             block_size: atoll_block::BLOCK_SIZE as u32,
             blocks: sb.usable_blocks(),
             blocks_free: free,
+            blocks_available: free,
             files: self.store.state.inodes.saturating_add(files_free),
             files_free,
             name_max: atoll_vfs::NAME_MAX as u32,

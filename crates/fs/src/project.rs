@@ -287,6 +287,7 @@ impl<M: Addressable> Store<M> {
             let left = most.saturating_sub(usage.bytes) / BLOCK;
             stat.blocks = stat.blocks.min(most / BLOCK);
             stat.blocks_free = stat.blocks_free.min(left);
+            stat.blocks_available = stat.blocks_free;
         }
         if let Some(most) = quota.inodes {
             stat.files_free = stat.files_free.min(most.saturating_sub(usage.inodes));

@@ -360,6 +360,8 @@ pub struct StatFs {
     pub blocks: u64,
     /// Blocks that are free.
     pub blocks_free: u64,
+    /// Those of them that are not kept for the superuser.
+    pub blocks_available: u64,
     /// Inodes that exist or could.
     pub files: u64,
     /// Inodes that could still be made.

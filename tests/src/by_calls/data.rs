@@ -336,6 +336,7 @@ impl FileSystem for ByCalls {
             block_size: found.f_bsize as u32,
             blocks: found.f_blocks,
             blocks_free: found.f_bfree,
+            blocks_available: found.f_bavail,
             files: found.f_files,
             files_free: found.f_ffree,
             name_max: found.f_namelen as u32,

@@ -374,6 +374,7 @@ pub fn statfs_counts_space(s: &mut Subject) {
     assert_eq!(before.name_max, 255);
     assert!(before.block_size.is_power_of_two() && before.block_size >= 512);
     assert!(before.blocks > 0 && before.blocks_free <= before.blocks);
+    assert!(before.blocks_available <= before.blocks_free);
     assert!(before.files_free <= before.files);
     if !s.quirks.caller_time {
         return; // Others use the host's space too.

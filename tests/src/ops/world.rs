@@ -276,7 +276,9 @@ impl World {
             Op::Syncfs => done(fs.syncfs(cx)?),
             Op::Statfs => {
                 let statfs = fs.statfs(cx)?;
-                if statfs.blocks_free > statfs.blocks || statfs.files_free > statfs.files {
+                let (all, free) = (statfs.blocks, statfs.blocks_free);
+                let sane = statfs.blocks_available <= free && free <= all;
+                if !sane || statfs.files_free > statfs.files {
                     return Err(Errno::EUCLEAN);
                 }
                 Outcome::Done

@@ -189,14 +189,12 @@ impl HostDirectory {
         Self::state_of(&self.root)
     }
 
-    /// The state of the file system that `ino` is in: the root's, or that of a mount.
+    /// The state of the file system as the host says it of `ino`: it may lie in another mount, or
+    /// have a quota.
     ///
     /// # Errors
     /// As [`stat`](Self::stat).
     pub(super) fn state_at(&mut self, ino: Ino) -> Result<StatFs> {
-        if !self.mounts.are_served {
-            return self.state();
-        }
         let fd = self.fd(ino)?;
         Self::state_of(&fd)
     }
@@ -206,8 +204,8 @@ impl HostDirectory {
         Ok(StatFs {
             block_size: stat.f_frsize as u32,
             blocks: stat.f_blocks,
-            // The rest is for the host's superuser.
-            blocks_free: stat.f_bavail,
+            blocks_free: stat.f_bfree,
+            blocks_available: stat.f_bavail,
             files: stat.f_files,
             files_free: stat.f_ffree,
             name_max: stat.f_namemax as u32,

@@ -228,7 +228,7 @@ unsafe fn put_statvfs(
     out.f_frsize = stat.block_size.into();
     out.f_blocks = stat.blocks;
     out.f_bfree = stat.blocks_free;
-    out.f_bavail = stat.blocks_free;
+    out.f_bavail = stat.blocks_available;
     out.f_files = stat.files;
     out.f_ffree = stat.files_free;
     out.f_favail = stat.files_free;

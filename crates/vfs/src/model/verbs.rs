@@ -498,6 +498,7 @@ impl FileSystem for ModelFs {
             block_size: content::BLOCK as u32,
             blocks: CAPACITY,
             blocks_free: CAPACITY.saturating_sub(used),
+            blocks_available: CAPACITY.saturating_sub(used),
             files: files + CAPACITY,
             files_free: CAPACITY,
             name_max: NAME_MAX as u32,

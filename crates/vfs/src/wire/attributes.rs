@@ -345,7 +345,7 @@ impl From<&StatFs> for StatfsOut {
         StatfsOut {
             blocks: state.blocks,
             bfree: state.blocks_free,
-            bavail: state.blocks_free,
+            bavail: state.blocks_available,
             files: state.files,
             ffree: state.files_free,
             bsize: state.block_size,
@@ -363,6 +363,7 @@ impl From<&StatfsOut> for StatFs {
             block_size: if raw.frsize != 0 { raw.frsize } else { raw.bsize },
             blocks: raw.blocks,
             blocks_free: raw.bfree,
+            blocks_available: raw.bavail,
             files: raw.files,
             files_free: raw.ffree,
             name_max: raw.namelen,
