@@ -4,7 +4,7 @@
 //! systems and [`calls`] what they are asked to do; [`workloads`]; [`child`] one measurement in a
 //! process of its own; [`measure`] all of them, interleaved; [`goals`], [`report`] and [`plot`]
 //! what comes out; [`hostile`] a server under attack; [`virtiofs`] the device of virtual machines,
-//! and programs as its guests.
+//! and programs as its guests; [`programs`] real programs on each way to a file system.
 #![deny(unsafe_code)]
 
 mod atoll;
@@ -18,6 +18,7 @@ mod measure;
 mod over;
 mod plot;
 mod processor;
+mod programs;
 mod record;
 mod report;
 mod resident;
@@ -38,7 +39,6 @@ use crate::measure::{Extent, Outcomes};
 use crate::record::Broken;
 use crate::subject::{Places, Subject};
 use crate::table::{EMBEDDED, SERVER, Suite};
-use crate::workloads::programs;
 
 /// Measures Atoll beside the file systems of the kernel.
 #[derive(Parser)]
@@ -60,6 +60,11 @@ enum Command {
     Virtiofs(virtiofs::Options),
     /// A process as the guest of a virtio-fs device, beside the stock daemons and native calls
     Guest(virtiofs::guest::Guests),
+    /// Real programs, unmodified, on each way to a file system
+    Programs(programs::Options),
+    /// The process that runs them where their files are
+    #[command(hide = true)]
+    Play(programs::Part),
     /// A stranger; a process that the attacks start
     #[command(hide = true)]
     Attack(hostile::Part),
@@ -109,6 +114,8 @@ fn main() -> ExitCode {
         Command::Hostile(options) => hostile::run(&options),
         Command::Virtiofs(options) => virtiofs::run(&options),
         Command::Guest(guests) => virtiofs::guest::run(&guests),
+        Command::Programs(options) => programs::run(&options),
+        Command::Play(part) => part.play(),
         Command::Attack(part) => part.play(),
         Command::Victim(visit) => visit.pay(),
         Command::Child(order) => child::obey(&order).and_then(|record| {
@@ -144,7 +151,7 @@ fn suite(suite: &Suite, options: &Options) -> Result<(), Broken> {
         Places { disk: std::path::absolute(&options.disk)?, memory: options.memory.clone() };
     places.check().map_err(Broken)?;
     let binaries = std::path::absolute(options.out.join("programs"))?;
-    programs::compile(&binaries)?;
+    workloads::programs::compile(&binaries)?;
 
     let all = options.subjects.is_empty();
     let extent = Extent {
