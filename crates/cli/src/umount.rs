@@ -112,7 +112,7 @@ fn wait_closed(
     let mut ends = most;
     while volume::is_in_use(volume) {
         if start.elapsed() > ends {
-            let who = users(device).map_or_else(|| "its server".to_owned(), |all| all);
+            let who = users(device).unwrap_or_else(|| "its server".to_owned());
             return Err(Failure::new(format!("unmounted, but {who} still has {shown} open")));
         }
         if !told && device.is_some() && start.elapsed() > PATIENCE {

@@ -1,6 +1,7 @@
 //! Shared by the tests of the command: a folder, volumes, running the real binary.
 #![allow(dead_code, missing_docs)]
 
+pub mod everywhere;
 pub mod served;
 pub mod serving;
 pub mod ways;

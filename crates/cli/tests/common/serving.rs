@@ -117,13 +117,19 @@ impl Served {
     }
 
     /// Asks the server to end, and looks at what it leaves.
-    pub fn stop(mut self) -> TempDir {
+    pub fn stop(self) -> TempDir {
+        let dir = self.ended();
+        for name in ["a.vol", "b.vol"] {
+            fsck(&dir.path().join(name));
+        }
+        dir
+    }
+
+    /// Asks the server to end.
+    pub fn ended(mut self) -> TempDir {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}: {}", self.log());
-        for name in ["a.vol", "b.vol"] {
-            fsck(&self.path().join(name));
-        }
         std::mem::replace(&mut self.dir, folder())
     }
 }

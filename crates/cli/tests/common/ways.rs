@@ -38,7 +38,7 @@ pub fn all() -> Vec<Way> {
 }
 
 /// Mounts $2 at m with the options $3 for the command that follows.
-const MOUNTED: &str = r#"
+pub const MOUNTED: &str = r#"
 seconds=$1; volume=$2; options=$3; shift 3; mkdir -p m
 "$0" mount -f $options "$volume" m 2> mounting & server=$!
 for i in $(seq 600); do mountpoint -q m && break; sleep 0.05; done
