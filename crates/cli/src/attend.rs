@@ -10,6 +10,7 @@ use atoll_host::control;
 use atoll_host::server::rules::Mode;
 use atoll_host::server::sole::{Ended, SoleOptions};
 use atoll_vfs::AccessTimes;
+use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::failure::{Failure, RUN_FAILED};
 use crate::served::{OfDirectory, Served};
@@ -39,9 +40,16 @@ pub struct CommandSide<'a>(pub &'a OwnedFd);
 
 impl CommandSide<'_> {
     /// Waits until the server is ready for the next step. Fails without words: the server has said
-    /// why.
-    pub fn wait(&self) -> Result<(), Failure> {
-        control::receive(self.0).map(drop).map_err(|_| Failure::new(""))
+    /// why. Returns a mount of what is to be mounted next, if its server makes one: it is attached
+    /// in place of one of the command's own.
+    pub fn wait(&self) -> Result<Option<OwnedFd>, Failure> {
+        let (_, handed) = control::receive(self.0).map_err(|_| Failure::new(""))?;
+        Ok(handed.into_iter().next())
+    }
+
+    /// Hands over what can be read when the mount has gone that was attached as it came.
+    pub fn attached(&self, watch: BorrowedFd<'_>) -> Result<(), Failure> {
+        control::send(self.0, ATTACHED, &[watch]).map_err(|_| Failure::new(""))
     }
 
     /// Hands over a mounted `device`. In a user namespace `owner` is the user and group that own
@@ -58,6 +66,9 @@ impl CommandSide<'_> {
         control::send(self.0, &message, &[device]).map_err(|_| Failure::new(""))
     }
 }
+
+/// The message of [`CommandSide::attached`].
+const ATTACHED: &[u8] = b"a";
 
 /// Reads the owner out of a message of [`CommandSide::hand_over`].
 fn owner(message: &[u8]) -> Option<(u32, u32)> {
@@ -88,11 +99,32 @@ pub fn attend(attachments: &[Attachment], line: &OwnedFd) -> u8 {
     let mut waiting = opened.into_iter();
     let mut served = Vec::new();
     // The command's end closes when it has mounted all, or has failed and said why.
-    while all && control::send(line, b"+", &[]).is_ok() {
+    let mut next: Option<(&Attachment, Opened)> = None;
+    loop {
+        if !all {
+            break;
+        }
+        next = next.or_else(|| waiting.next());
+        let mount = next.as_mut().and_then(|(attachment, one)| one.shared(attachment));
+        let handed: Vec<_> = mount.iter().map(AsFd::as_fd).collect();
+        if control::send(line, b"+", &handed).is_err() {
+            break;
+        }
+        let shared = mount.is_some();
+        drop(mount);
         let Ok((message, mut devices)) = control::receive(line) else { break };
         let Some(device) = devices.pop() else { break };
-        let Some((attachment, one)) = waiting.next() else { break };
-        match one.serve(attachment, device, owner(&message)) {
+        let Some((attachment, one)) = next.take() else { break };
+        let serving = match one {
+            Opened::AtServer(connection) if message == ATTACHED => {
+                Ok(Serving::Attached(connection, device))
+            }
+            // The mount that the server made cannot be used.
+            Opened::AtServer(_) if shared => Opened::open(attachment)
+                .and_then(|one| one.serve(attachment, device, owner(&message))),
+            one => one.serve(attachment, device, owner(&message)),
+        };
+        match serving {
             Ok(serving) => served.push((attachment, serving)),
             Err(failure) => {
                 complain(failure);
@@ -100,7 +132,7 @@ pub fn attend(attachments: &[Attachment], line: &OwnedFd) -> u8 {
             }
         }
     }
-    for (attachment, one) in waiting {
+    for (attachment, one) in next.into_iter().chain(waiting) {
         let _ = one.close(attachment).map_err(&mut complain);
     }
     for (attachment, serving) in served {
@@ -128,6 +160,19 @@ impl Opened {
         }
     }
 
+    /// A mount that the server makes, if it makes any. Else this begins anew.
+    fn shared(&mut self, attachment: &Attachment) -> Option<OwnedFd> {
+        let Opened::AtServer(connection) = self else { return None };
+        match connection.attached(mode(attachment)) {
+            Ok(mount) => Some(mount),
+            Err(_) => {
+                // Whatever is wrong is said when this is used.
+                *connection = Connection::open(attachment.served.as_ref()?).ok()?;
+                None
+            }
+        }
+    }
+
     /// Has what is mounted on `device` served until it is unmounted everywhere; `owner` as in
     /// [`CommandSide::hand_over`].
     fn serve(
@@ -137,15 +182,16 @@ impl Opened {
         owner: Option<(u32, u32)>,
     ) -> Result<Serving, Failure> {
         let Attachment { volume, access, access_times, writes_back, .. } = attachment;
-        let read_only = *access == Access::Read;
         match self {
             Opened::AtServer(connection) => {
-                let mode = if read_only { Mode::Read } else { Mode::Write };
-                connection.mount(device.as_fd(), mode, owner.is_some()).map_err(Failure::new)?;
+                connection
+                    .mount(device.as_fd(), mode(attachment), owner.is_some())
+                    .map_err(Failure::new)?;
                 // Only the server may have the device now, so that its end is the mount's.
                 Ok(Serving::AtServer(connection))
             }
             Opened::Own(fs) => {
+                let read_only = *access == Access::Read;
                 let (access_times, writes_back) = (*access_times, *writes_back);
                 let options = SoleOptions { read_only, access_times, owner, writes_back };
                 let server = sole::start(fs, device, &options, volume)?;
@@ -166,25 +212,43 @@ impl Opened {
     }
 }
 
+fn mode(attachment: &Attachment) -> Mode {
+    match attachment.access {
+        Access::Read => Mode::Read,
+        Access::Write => Mode::Write,
+    }
+}
+
 /// An attachment in use.
 enum Serving {
     AtServer(Connection),
+    /// It was attached as its server made it: what can be read when the mount has gone.
+    Attached(Connection, OwnedFd),
     Own(JoinHandle<Ended<Served>>),
 }
 
 impl Serving {
     /// Waits until it is unmounted, and closes what is at `path` if it is this process's own.
     fn finish(self, path: &Path) -> Result<(), Failure> {
-        match self {
-            Serving::AtServer(connection) if connection.wait() => Ok(()),
-            Serving::AtServer(_) => Err(Failure::new(format!(
+        let there = match self {
+            Serving::AtServer(connection) => connection.wait(),
+            Serving::Attached(connection, gone) => {
+                let mut watched =
+                    [PollFd::new(&gone, PollFlags::IN), PollFd::new(&connection, PollFlags::IN)];
+                let _ = rustix::io::retry_on_intr(|| poll(&mut watched, None));
+                !watched[0].revents().is_empty()
+            }
+            Serving::Own(thread) => {
+                let ended = thread.join().unwrap_or(Ended { fs: None, error: None });
+                return sole::close(ended, path);
+            }
+        };
+        match there {
+            true => Ok(()),
+            false => Err(Failure::new(format!(
                 "the server of {} has gone; what had been written is safe",
                 path.display()
             ))),
-            Serving::Own(thread) => {
-                let ended = thread.join().unwrap_or(Ended { fs: None, error: None });
-                sole::close(ended, path)
-            }
         }
     }
 }

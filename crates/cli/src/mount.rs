@@ -157,8 +157,25 @@ fn attach(
 ) -> Outcome {
     let cannot = |error: &dyn fmt::Display| Failure::new(format!("cannot mount {place}: {error}"));
     let signals = block_signals().map_err(|error| cannot(&error))?;
-    let connection = Connection::open(place).map_err(Failure::new)?;
     let read_only = access == Access::Read;
+    let mode = if read_only { Mode::Read } else { Mode::Write };
+    let gone = || {
+        // A mount that is left there could only fail.
+        let _ = detach(target);
+        Err(Failure::new(format!(
+            "the server of {place} has gone; {} is unmounted, and what had been written is safe",
+            target.display()
+        )))
+    };
+    if let Some((connection, number)) = attach_shared(place, target, mode) {
+        mounted();
+        unmount_when_asked(signals, target);
+        return match mount::wait_gone(number, &connection) {
+            Ok(true) => Ok(0),
+            Ok(false) | Err(_) => gone(),
+        };
+    }
+    let connection = Connection::open(place).map_err(Failure::new)?;
     let options = MountOptions {
         source,
         read_only,
@@ -167,7 +184,6 @@ fn attach(
         access_times: AccessTimes::default(),
     };
     let device = mount_at(target, &options).map_err(|error| cannot(&error))?;
-    let mode = if read_only { Mode::Read } else { Mode::Write };
     if let Err(error) = connection.mount(device.as_fd(), mode, false) {
         let _ = detach(target);
         return Err(Failure::new(error));
@@ -176,15 +192,20 @@ fn attach(
     drop(device);
     mounted();
     unmount_when_asked(signals, target);
-    if connection.wait() {
-        return Ok(0);
+    if connection.wait() { Ok(0) } else { gone() }
+}
+
+/// Attaches a mount that the server at `place` makes, if it makes one, and returns its number. Only
+/// the superuser may attach it.
+fn attach_shared(place: &Address, target: &Path, mode: Mode) -> Option<(Connection, u64)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
     }
-    // A mount that is left there could only fail.
-    let _ = detach(target);
-    Err(Failure::new(format!(
-        "the server of {place} has gone; {} is unmounted, and what had been written is safe",
-        target.display()
-    )))
+    let connection = Connection::open(place).ok()?;
+    let mount = connection.attached(mode).ok()?;
+    let number = mount::number(&mount).ok()?;
+    mount::attach(&mount, target).ok()?;
+    Some((connection, number))
 }
 
 /// Mounts at `target`, and returns the device by which it is served. A user who may not mount has

@@ -255,11 +255,18 @@ fn become_program(
 
 /// Mounts all.
 fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<(), Failure> {
-    line.wait()?;
+    let mut made = line.wait()?;
     let mut namespace = Namespace::enter().map_err(Failure::new)?;
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     for attachment in attachments {
         namespace.mount_point(&attachment.target).map_err(Failure::new)?;
+        if let Some(mount) = made.take()
+            && let Ok(watch) = mount::attach_watched(&mount, &attachment.target)
+        {
+            line.attached(watch.as_fd())?;
+            made = line.wait()?;
+            continue;
+        }
         let device = mount::open_device().map_err(Failure::new)?;
         let options = MountOptions {
             source: &attachment.volume,
@@ -274,7 +281,7 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<(), F
         line.hand_over(device.as_fd(), namespace.is_user().then_some(owner))?;
         // Only the server may have it now, so that its end is the mount's.
         drop(device);
-        line.wait()?;
+        made = line.wait()?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use atoll_host::server::confine::{self, Landlocked};
 use atoll_host::server::guests::Guest;
 use atoll_host::server::jail::Jail;
 use atoll_host::server::listen::{Door, SocketServer};
+use atoll_host::server::mounter;
 use atoll_host::server::notify::{self, Notify};
 use atoll_host::server::rules::{Limit, Rule, RuleError, Rules};
 use atoll_vfs::{Context, Errno, FileSystem, Ino, Name, Timespec};
@@ -228,6 +229,13 @@ pub fn run(args: &Args) -> Outcome {
         .map_err(|error| cannot("reach the service manager at NOTIFY_SOCKET", &error))?;
     raise_descriptor_limit();
     // Before there is anything that it must not have.
+    let mounter = match mounter::start() {
+        Ok(mounter) => Some(mounter),
+        Err(error) => {
+            log::debug!("clients mount by themselves: {error}");
+            None
+        }
+    };
     let served = args.volumes.iter().map(|source| source.name.clone()).collect();
     let broker = broker::start(rules.clone(), served)
         .map_err(|error| cannot("start the process that receives from clients", &error))?;
@@ -262,6 +270,7 @@ pub fn run(args: &Args) -> Outcome {
     let names = volumes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
     let sockets = args.socket.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
     log::info!("serving {names} at {}", sockets.join(", "));
+    let socket = args.socket.first().and_then(|path| std::path::absolute(path).ok());
     let how_to = args.vhost_user.iter().zip(&guests).enumerate().map(|(number, (at, guest))| {
         let socket = std::path::absolute(&at.socket).unwrap_or_else(|_| at.socket.clone());
         guests::how_to(number, &socket, &guest.device.tag, guest.device.window > 0)
@@ -312,6 +321,9 @@ pub fn run(args: &Args) -> Outcome {
         .collect::<Result<_, Failure>>()?;
     let mut server = SocketServer::new(doors, Some(broker), volumes, spin)
         .map_err(|error| cannot("start serving", &error))?;
+    if let Some(mounter) = mounter {
+        server.share_mounts(mounter, &socket.unwrap_or_default());
+    }
     for (guest, how_to) in guests.into_iter().zip(how_to) {
         server.attach(guest).map_err(|error| cannot("serve a virtual machine", &error))?;
         log::info!("{how_to}");

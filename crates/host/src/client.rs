@@ -184,6 +184,22 @@ impl Connection {
         self.ask(&hello.encode(), &[device]).map(drop)
     }
 
+    /// Asks for a mount that the server makes, to be attached in this process's namespaces by
+    /// [`attach`](crate::fuse::mount::attach). This connection is to stay for as long as it is
+    /// mounted.
+    ///
+    /// # Errors
+    /// [`ConnectError::Refused`] also where the server makes none: then [`mount`](Self::mount) over
+    /// another connection may do. [`ConnectError::Lost`].
+    pub fn attached(&self, mode: Mode) -> Result<OwnedFd, ConnectError> {
+        let volume = self.place.volume.clone();
+        let (kind, single_owner, view) = (Kind::Attached, false, false);
+        let hello = Hello { kind, mode, volume, single_owner, view };
+        let mount = self.ask(&hello.encode(), &[])?.into_iter().next();
+        let lost = "it has sent no mount".to_owned();
+        mount.ok_or_else(|| ConnectError::Lost(self.place.socket.clone(), lost))
+    }
+
     /// Begins a session through a ring of the sizes in `config`.
     ///
     /// # Errors

@@ -10,6 +10,12 @@
 //!         with descriptors, to a Ring that is granted: the eventfd, and the View if there is one
 //! ```
 //!
+//! A client that may mount in its own namespaces asks for a mount that is made already (kind 6,
+//! [`Kind::Attached`]); with the answer comes the descriptor of one that is attached nowhere yet,
+//! for move_mount(2). A server that makes none, or not for this client, refuses, and the client
+//! mounts by itself (kind 1) over a new connection. What it has attached is served as long as
+//! anything of it is in use; by its end of the socket it says that its mount is gone.
+//!
 //! The session lasts until either side closes its end. A client with a ring may ask for a View when
 //! it has none (kind 5), with the most bytes that it wants; it is answered as above, with the
 //! View's descriptor if it gets one, and has its session whatever the answer:
@@ -65,6 +71,8 @@ pub enum Mode {
 pub enum Kind {
     /// By the kernel: the client hands over the device of a FUSE file system that it has mounted.
     Mount,
+    /// By the kernel, through a mount that the server makes and hands over.
+    Attached,
     /// By the client itself, through a ring in memory that it shares.
     Ring,
 }
@@ -166,6 +174,7 @@ impl Hello {
         out.push(match self.kind {
             Kind::Mount => 1,
             Kind::Ring => 2,
+            Kind::Attached => 6,
         });
         out.push(mode_byte(self.mode));
         let flags =
@@ -185,6 +194,7 @@ impl Hello {
         let kind = match kind {
             1 => Kind::Mount,
             2 => Kind::Ring,
+            6 => Kind::Attached,
             _ => return Err(Malformed::Field),
         };
         let flags = u32::from_le_bytes([f0, f1, f2, f3]);
@@ -352,7 +362,8 @@ mod tests {
             single_owner: false,
             view: true,
         };
-        for hello in [hello(), other] {
+        let attached = Hello { kind: Kind::Attached, ..hello() };
+        for hello in [hello(), attached, other] {
             assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         }
         let view = ViewAsk(5 << 20).encode();

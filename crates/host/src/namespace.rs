@@ -13,18 +13,17 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
-};
+use rustix::mount::{MountFlags, MountPropagationFlags, OpenTreeFlags, UnmountFlags};
 use rustix::process::{chdir, chroot, pivot_root};
 use rustix::thread::UnshareFlags;
 
+use crate::fuse::mount;
 use crate::process::unshare;
 
 /// The most entries of a directory that are mounted again for a missing mount point.
@@ -264,10 +263,10 @@ fn stage(dir: &Path, missing: &Path) -> Result<(), NamespaceError> {
         let done = match &entry.what {
             What::Link(link) => std::os::unix::fs::symlink(link, &place),
             What::Directory(copy) => {
-                std::fs::create_dir(&place).and_then(|()| attach(copy, &place))
+                std::fs::create_dir(&place).and_then(|()| mount::attach(copy, &place))
             }
             What::File(copy) => {
-                std::fs::File::create_new(&place).and_then(|_| attach(copy, &place))
+                std::fs::File::create_new(&place).and_then(|_| mount::attach(copy, &place))
             }
         };
         done.map_err(|error| failed("show", &shown, error))?;
@@ -276,12 +275,6 @@ fn stage(dir: &Path, missing: &Path) -> Result<(), NamespaceError> {
     std::fs::create_dir_all(&place).map_err(|error| failed("make", &target, error))?;
     remount(&base, true)?;
     if root { exchange_root(&base) } else { Ok(()) }
-}
-
-/// Mounts a copy of [`entries`] at `target`.
-fn attach(copy: impl AsFd, target: &Path) -> io::Result<()> {
-    rustix::mount::move_mount(copy, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-    Ok(())
 }
 
 /// Makes the file system mounted at `base` the root.

@@ -98,7 +98,7 @@ impl<F: FileSystem + Send> Session<F> {
         let all = peer.uid == 0;
         let limit = access.limits.inodes.max(access.limits.open_files.saturating_mul(2)).max(2);
         let now = volume.host.uptime();
-        volume.counts(peer.uid, false);
+        volume.counts(peer.uid, !access.read_only, false);
         let account = access.account.as_ref();
         let meter = account.and_then(|account| account.meter(access.limits.rates, now));
         let room = |each| Room::new(account, Resource::Memory, each);
@@ -271,7 +271,9 @@ impl<F: FileSystem + Send> Session<F> {
         };
         let room = Room::new(self.own.access.account.as_ref(), Resource::Memory, KNOWN_BYTES);
         let (id, gate) = (self.own.id, &self.volume.gate);
-        let cache = Arc::new(KernelCache::new(id, top, gate, lends, untrusted, mount, room));
+        let writers = Arc::clone(&self.volume.writers);
+        let whose = (id, top, writers);
+        let cache = Arc::new(KernelCache::new(whose, gate, lends, untrusted, mount, room));
         state.caches.begin(&cache);
         self.own.cache = Some(Arc::clone(&cache));
         Ok(cache)
@@ -527,7 +529,7 @@ const FORGOTTEN_AT_ONCE: usize = 512;
 
 impl<F: FileSystem + Send> Drop for Session<F> {
     fn drop(&mut self) {
-        self.volume.counts(self.own.peer.uid, true);
+        self.volume.counts(self.own.peer.uid, !self.own.access.read_only, true);
         self.ends_departure();
         if self.locks {
             let wakes = self.locks().end(self.own.id);

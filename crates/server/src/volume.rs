@@ -5,7 +5,7 @@ mod turns;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use atoll_vfs::{AccessTimes, Errno, FileSystem, Rest, Result, Timespec};
@@ -45,6 +45,8 @@ pub struct Volume<F> {
     /// Sessions that go on elsewhere.
     pub(crate) departures: Mutex<Departures>,
     next_session: AtomicU64,
+    /// The sessions that may change anything.
+    pub(crate) writers: Arc<AtomicUsize>,
     /// The sessions of each user.
     users: Mutex<HashMap<u32, usize>>,
     /// Whether several users have sessions.
@@ -177,6 +179,7 @@ impl<F: FileSystem + Send> Volume<F> {
             removals,
             departures: Mutex::default(),
             next_session: AtomicU64::new(1),
+            writers: Arc::default(),
             users: Mutex::default(),
             shared: AtomicBool::new(false),
             foreign: AtomicBool::new(false),
@@ -202,6 +205,15 @@ impl<F: FileSystem + Send> Volume<F> {
         let relatime = state.relatime;
         state.views.set_relatime(relatime);
         Ok(())
+    }
+
+    /// What reading does to times of last access: what was set.
+    pub fn access_times(&self) -> AccessTimes {
+        match self.lock() {
+            Ok(state) if !state.relatime => AccessTimes::Noatime,
+            // Or nobody can say.
+            _ => AccessTimes::Relatime,
+        }
     }
 
     /// Others change the file system too, without a call of this server: a directory of the host.
@@ -252,8 +264,14 @@ impl<F: FileSystem + Send> Volume<F> {
         &self.name
     }
 
-    /// A session of the user `uid` begins, or with `ends` ends.
-    pub(crate) fn counts(&self, uid: u32, ends: bool) {
+    /// A session of the user `uid` begins, or with `ends` ends, which may change the volume if it
+    /// `writes`.
+    pub(crate) fn counts(&self, uid: u32, writes: bool, ends: bool) {
+        match (writes, ends) {
+            (true, false) => _ = self.writers.fetch_add(1, Ordering::SeqCst),
+            (true, true) => _ = self.writers.fetch_sub(1, Ordering::SeqCst),
+            (false, _) => {}
+        }
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         let count = users.entry(uid).or_default();
         *count = if ends { count.saturating_sub(1) } else { *count + 1 };

@@ -3,7 +3,7 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,8 +11,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use atoll_vfs::AccessTimes;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{CWD, inotify};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{MountFlags, MoveMountFlags, UnmountFlags};
 
 use crate::control;
 
@@ -138,6 +140,70 @@ pub fn mount(device: impl AsFd, target: &Path, options: &MountOptions) -> Result
             _ => MountError::Failed(target.to_owned(), error),
         }
     })
+}
+
+/// Attaches `mount`, which is attached nowhere yet, at the directory `target`. Its own flags count.
+///
+/// # Errors
+/// Those of move_mount(2): `EPERM` without the right to mount here, `ENOSYS` before Linux 5.2.
+pub fn attach(mount: impl AsFd, target: &Path) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(mount, "", CWD, target, flags)?)
+}
+
+/// The same, over an empty file system that nobody sees and that goes with the mount namespace. What
+/// is returned can be read when it has gone.
+///
+/// # Errors
+/// As [`attach`]; those of mount(2) and inotify(7).
+pub fn attach_watched(mount: impl AsFd, target: &Path) -> io::Result<OwnedFd> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
+    rustix::mount::mount("none", target, "tmpfs", flags, c"size=4k,nr_inodes=2")?;
+    let attached = inotify::init(inotify::CreateFlags::CLOEXEC)
+        .and_then(|watch| {
+            inotify::add_watch(&watch, target, inotify::WatchFlags::DELETE_SELF)?;
+            Ok(watch)
+        })
+        .map_err(io::Error::from)
+        .and_then(|watch| attach(mount, target).map(|()| watch));
+    if attached.is_err() {
+        let _ = detach(target);
+    }
+    attached
+}
+
+/// The number of the mount that `at` lies in, which another may get once this one has gone.
+///
+/// # Errors
+/// When /proc is not mounted.
+pub fn number(at: impl AsFd) -> io::Result<u64> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", at.as_fd().as_raw_fd()))?;
+    let number = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    number.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Waits until the mount `number` is no longer in this mount namespace, or `line` can be read.
+/// Returns whether it has gone.
+///
+/// # Errors
+/// When /proc is not mounted.
+pub fn wait_gone(number: u64, line: impl AsFd) -> io::Result<bool> {
+    let mut table = File::open("/proc/self/mountinfo")?;
+    loop {
+        let mut text = Vec::new();
+        table.rewind()?;
+        table.read_to_end(&mut text)?;
+        let first =
+            |line: &[u8]| line.split(|&b| b == b' ').next() == Some(number.to_string().as_bytes());
+        if !text.split(|&b| b == b'\n').any(first) {
+            return Ok(true);
+        }
+        let mut watched = [PollFd::new(&table, PollFlags::PRI), PollFd::new(&line, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| poll(&mut watched, None))?;
+        if !watched[1].revents().is_empty() {
+            return Ok(false);
+        }
+    }
 }
 
 /// Takes the file system at `target` out of sight. Programs that have files open on it keep them,

@@ -353,12 +353,13 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             }
             // See `caches` for why not everybody's.
             let uid = session.peer().uid;
-            let host = session.volume().host();
-            let meter = session.meter().map(|meter| (Arc::clone(meter), Arc::clone(host)));
+            let host = Arc::clone(session.volume().host());
+            let meter = session.meter().map(|meter| (Arc::clone(meter), Arc::clone(&host)));
             let lends = match kernel.others {
                 // Its FORGETs are read late, and answers would wait for them.
                 _ if meter.is_some() => Lends::Nothing,
                 Others::None => Lends::All,
+                Others::Joining => Lends::Timed,
                 _ if uid == 0 || uid == rustix::process::geteuid().as_raw() => Lends::Pages,
                 _ => Lends::Attributes,
             };
@@ -366,16 +367,17 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 .begin_cache(lends, mount)
                 .map_err(|error| io::Error::from_raw_os_error(error.raw()))?;
             let account = session.access().account.clone();
-            Ok::<_, io::Error>((kernel, cache, Arc::clone(session.volume().gate()), meter, account))
+            let gate = Arc::clone(session.volume().gate());
+            Ok::<_, io::Error>((kernel, cache, (gate, host), meter, account))
         });
-        let (kernel_options, cache, gate, meter, account) =
+        let (kernel_options, cache, (gate, host), meter, account) =
             begun.ok_or(io::ErrorKind::NotConnected)??;
         let charge = account.as_ref().map(|account| account.charge(Resource::Memory, MOUNT_BYTES));
         let charge = charge.transpose().map_err(|error| io::Error::other(error.to_string()))?;
         let (told, way) = (Arc::clone(&cache), Arc::clone(&line));
         let notifier = std::thread::Builder::new()
             .name("notifier".to_owned())
-            .spawn(move || notify(&told, &way))?;
+            .spawn(move || notify(&told, &way, &*host))?;
         keeper::keep(&gate)?;
         let kernel = Kernel::new(Arc::clone(&cache), kernel_options);
         let valid = kernel_options.valid();
@@ -569,10 +571,15 @@ impl Device {
 }
 
 /// Sends notices to the kernel, until the session has ended and all are sent.
-fn notify(cache: &KernelCache, line: &Line) {
+fn notify(cache: &KernelCache, line: &Line, host: &dyn Host) {
     loop {
         match cache.next() {
             Next::Tell(notice) => {
+                if let Some(until) = notice.until {
+                    std::thread::sleep(until.saturating_sub(host.uptime()));
+                    cache.told();
+                    continue;
+                }
                 let began = Instant::now();
                 let mut pause = RETRY;
                 while notices::tell(&line.device, &notice) == Told::Unknown

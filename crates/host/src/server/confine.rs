@@ -157,7 +157,7 @@ const OVER_FILES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETGID);
 
 /// As [`drop_privileges`], but for what there is of `kept`.
-fn drop_privileges_but(kept: CapabilitySet) -> Result<(), ConfineError> {
+pub(super) fn drop_privileges_but(kept: CapabilitySet) -> Result<(), ConfineError> {
     let refused = |what| move |errno: rustix::io::Errno| ConfineError::Refused(what, errno.into());
     let had = rustix::thread::capabilities(None).map_err(refused("read its capabilities"))?;
     if had.effective.contains(CapabilitySet::SETPCAP) {
@@ -420,6 +420,8 @@ fn filters(files: Files) -> Filters {
     rules.insert(libc::SYS_fcntl, fcntl);
     // A worker moves itself, and nobody else.
     rules.insert(libc::SYS_sched_setaffinity, vec![only(is(0, 0))?]);
+    // By which the mounter answers.
+    rules.insert(libc::SYS_socketpair, vec![only(is(0, libc::AF_UNIX as u64))?]);
     rules.insert(libc::SYS_fchmod, vec![only(is(1, 0o600))?]);
     // How long its files may be: its own limits are read, and none is set.
     let sets_none = SeccompCondition::new(2, ArgLen::Qword, Op::Eq, 0)?;

@@ -11,7 +11,7 @@ use super::rules::{Grant, Mode};
 use super::shares;
 
 /// The most bytes that one read or write moves while others wait: what clients agree to.
-const TRANSFER: usize = 1 << 20;
+pub(super) const TRANSFER: usize = 1 << 20;
 
 /// Begins the session of `peer` that `grant` allows, on `account`. The error is for the client.
 pub(super) fn session<F: FileSystem + Send>(

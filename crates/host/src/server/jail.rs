@@ -44,6 +44,15 @@ pub(super) fn enter() -> Result<(), Errno> {
     if !had.effective.contains(CapabilitySet::SYS_ADMIN) {
         return Err(Errno::PERM);
     }
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    empty(flags, c"size=4k,nr_inodes=2,mode=555")
+}
+
+/// Goes to an empty place of those `flags` and `options` of tmpfs(5).
+///
+/// # Errors
+/// As [`enter`].
+pub(super) fn empty(flags: MountFlags, options: &CStr) -> Result<(), Errno> {
     process::unshare(
         UnshareFlags::NEWNS
             | UnshareFlags::NEWNET
@@ -54,8 +63,7 @@ pub(super) fn enter() -> Result<(), Errno> {
     // The mount that is unmounted below must stay for others.
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private)?;
-    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    rustix::mount::mount("none", PLACE, "tmpfs", flags, c"size=4k,nr_inodes=2,mode=555")?;
+    rustix::mount::mount("none", PLACE, "tmpfs", flags, options)?;
     rustix::process::chdir(PLACE)?;
     // With one and the same name the old root comes to lie on the new one: pivot_root(2).
     rustix::process::pivot_root(c".", c".")?;

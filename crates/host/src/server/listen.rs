@@ -9,8 +9,9 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,12 +26,14 @@ use super::guests::{Guest, Guests};
 use super::line::{self, Head, Kind, Line, Mail};
 use super::machine;
 use super::mount::{Mount, is_fuse};
+use super::mounter::Mounter;
 use super::newcomer::{Newcomer as RingNewcomer, Remains};
 use super::peer;
 use super::porch::{Caller, Porch};
 use super::porter::{Porter, Porters, hang_up, note_refusal, refuse, say_refused};
-use super::rules::{Mode, Rules};
+use super::rules::{Grant, Mode, Rules};
 use super::shares;
+use super::superblocks::{Superblock, Superblocks};
 use super::upkeep::Upkeep;
 use super::watchdog::Watchdog;
 use super::worker::Worker;
@@ -76,6 +79,8 @@ pub struct SocketServer<F: FileSystem + Send + 'static> {
     /// One for each volume.
     upkeep: Vec<Upkeep>,
     porters: Porters,
+    /// Those that mounts share, if there is who makes them.
+    superblocks: Option<Arc<Superblocks<F>>>,
     spin: Duration,
     watchdog: Option<Watchdog>,
 }
@@ -125,6 +130,8 @@ struct Parting {
 enum By {
     /// A thread of its own.
     Thread(JoinHandle<()>),
+    /// None but the superblock's, which others share; one of its own has it handed out.
+    Superblock(JoinHandle<()>, Arc<OnceLock<Arc<Superblock>>>),
     /// The worker of this volume, and what it leaves of the client.
     Worker(usize, Receiver<Remains>),
 }
@@ -186,6 +193,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             workers,
             upkeep,
             porters: Porters::default(),
+            superblocks: None,
             spin,
             watchdog: None,
         })
@@ -198,6 +206,17 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     /// When there is no such volume, another machine has it, or no thread or descriptor is left.
     pub fn attach(&mut self, guest: Guest) -> io::Result<()> {
         self.guests.attach(guest, &self.volumes, &self.accounts)
+    }
+
+    /// Hands out mounts that `mounter` makes, all of one superblock for each volume, to clients who
+    /// ask for them. Who reads the table of mounts finds the server by `socket`.
+    pub fn share_mounts(&mut self, mounter: Mounter, socket: &Path) {
+        let socket = socket.display();
+        let names = self.volumes.iter().map(|volume| match &*self.volumes {
+            [_] => socket.to_string(),
+            _ => format!("{socket}/{}", volume.name()),
+        });
+        self.superblocks = Some(Arc::new(Superblocks::new(mounter, names.collect(), self.spin)));
     }
 
     /// Has it call `tell` at intervals of `every`, while neither its threads nor those of its
@@ -472,7 +491,13 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                 self.clients.push(Connected { client, spoke: false, place, by, charge });
             }
             Err(why) => {
-                note_refusal(&client.peer, &why);
+                // Who asks for a mount that is made asks for one of its own then.
+                match Hello::decode(message) {
+                    Ok(Hello { kind: Asked::Attached, .. }) => {
+                        log::debug!("no mount is shared: {why}")
+                    }
+                    _ => note_refusal(&client.peer, &why),
+                }
                 let socket = Arc::clone(&client.socket);
                 client.porter.run_if_idle(move || say_refused(&socket, why));
                 self.part(client, None, None);
@@ -555,6 +580,10 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                 });
                 Ok((place, By::Worker(at, left), charge))
             }
+            Asked::Attached => {
+                let (by, place) = self.hand_out(client, at, grant)?;
+                Ok((place, by, charge))
+            }
             Asked::Mount => {
                 let device = match &descriptors[..] {
                     [device] if is_fuse(device) => descriptors.remove(0),
@@ -591,6 +620,51 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                 Ok((place, By::Thread(thread), charge))
             }
         }
+    }
+
+    /// Has a thread hand out a mount of the superblock of the volume `at`, as `grant` says. There is
+    /// no session but the superblock's: the place stays empty.
+    fn hand_out(
+        &self,
+        client: &Newcomer,
+        at: usize,
+        grant: Grant,
+    ) -> Result<(By, Revocable<Session<F>>), String> {
+        let none = |why: &str| format!("the server makes no mount here: {why}");
+        let superblocks = self.superblocks.as_ref().ok_or_else(|| none("it has no right to"))?;
+        let volume = Arc::clone(&self.volumes[at]);
+        if volume.is_foreign() {
+            return Err(none("it is a directory of the host"));
+        }
+        // Those are told apart by their sessions.
+        if self.doors[client.door].1.is_limited(&client.peer) {
+            return Err(none("the user has limits"));
+        }
+        let (superblocks, held) = (Arc::clone(superblocks), Arc::new(OnceLock::new()));
+        let (peer, socket) = (client.peer.clone(), Arc::clone(&client.socket));
+        let (place, kept) = (Revocable::default(), Arc::clone(&held));
+        let serve = move || {
+            let Credentials { pid, uid, .. } = peer;
+            match superblocks.hand_out(at, &volume, &grant, &socket) {
+                Ok((superblock, mount)) => {
+                    log::info!(user = uid; "process {pid} of user {uid} mounts {}", volume.name());
+                    let _ = kept.set(superblock);
+                    let granted = Answer::Granted(grant.mode).encode();
+                    // One that has gone is seen by the control thread.
+                    let _ = control::send(&*socket, &granted, &[mount.as_fd()]);
+                }
+                Err(error) => {
+                    log::debug!("no mount is shared: {error}");
+                    say_refused(&socket, none(&error.to_string()));
+                    hang_up(&socket);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("mount".to_owned())
+            .spawn(serve)
+            .map_err(|error| format!("the server has no thread left: {error}"))?;
+        Ok((By::Superblock(thread, held), place))
     }
 
     /// The volume of that name, or the only one.
@@ -632,6 +706,11 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         let socket = Arc::clone(&client.socket);
         let (sweep, thread) = match by {
             By::Thread(thread) => (None, Some(thread)),
+            By::Superblock(thread, held) => {
+                // It is let go of with the last.
+                drop(held);
+                (None, Some(thread))
+            }
             By::Worker(at, remains) => (Some((self.workers[at].sweep(), remains)), None),
         };
         self.ends.run(client.peer.uid, move || {
@@ -689,6 +768,9 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         guests.end();
         for client in std::mem::take(&mut self.clients) {
             self.end(client);
+        }
+        if let Some(superblocks) = self.superblocks.take() {
+            superblocks.end();
         }
         let SocketServer { ends, entrance, doors, volumes, parting, workers, upkeep, .. } = self;
         for (listener, _) in &doors {

@@ -5,7 +5,8 @@
 //! [`listen`], the thread that begins and ends sessions. [`control`] has the messages, `mount` and `worker` serve, the latter
 //! [`lanes`] of rings, whose doorbells are `bells`; [`guests`] are virtual machines; `placement`
 //! says where a worker runs, in `ends` sessions end, a `porter` makes the calls whose cost a client
-//! sets. [`sole`] serves a volume to one mount alone. `upkeep` has the threads that every served
+//! sets. [`sole`] serves a volume to one mount alone, `superblocks` serve the one that all mounts of
+//! a host share, which a [`mounter`] makes. `upkeep` has the threads that every served
 //! volume needs, of which `tasks` runs what makes syncs and checkpoints; `keeper` looks after
 //! deadlines of notices; `machine` is the machine below the volumes, `pages` the memory of mapped
 //! files; [`peer`] says who a client is and [`rules`] what it may do and take, `newcomer` is one on
@@ -30,6 +31,7 @@ pub mod line;
 pub mod listen;
 pub(crate) mod machine;
 mod mount;
+pub mod mounter;
 mod newcomer;
 pub mod notify;
 pub(crate) mod outcome;
@@ -41,6 +43,7 @@ pub(crate) mod porter;
 pub mod rules;
 mod shares;
 pub mod sole;
+mod superblocks;
 pub(crate) mod tasks;
 mod upkeep;
 mod watchdog;

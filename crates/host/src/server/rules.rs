@@ -81,6 +81,11 @@ impl Rules {
         }
     }
 
+    /// Whether a limit that was set is about `peer`, by which its requests are to be told apart.
+    pub(super) fn is_limited(&self, peer: &Credentials) -> bool {
+        self.limits.iter().any(|limit| limit.fits(peer))
+    }
+
     /// Whether `peer` has any limit: one that has none takes as much as it likes.
     pub fn bind(&self, peer: &Credentials) -> bool {
         self.limits(peer, Shares::UNLIMITED).is_some()

@@ -43,6 +43,17 @@
 //! each other, and to keep nothing of an answer that a notice may have overtaken. A name has its
 //! lease as long as the inode that it stands for is known; that there is no such name is not kept.
 //!
+//! # The mount that all share
+//!
+//! The mounts of a host may be one to the server ([`Lends::Timed`]): its kernel keeps them coherent
+//! among themselves. While no other session may change the volume ([`KernelCache::is_alone`]) it is
+//! lent names too, for [`NAMES`] and without account. Nobody can invalidate those: the lock of the
+//! directory is held as long as a program likes that lists it into memory whose pages come late. So a
+//! change of a name by another waits until all have run out; since none is lent while there is
+//! another session, that is for its first changes, and for a second at most. A lease is noted before
+//! its name is looked up and the others are counted after that; they are counted in before they
+//! change anything, and look at the note after that: so one of the two sees the other.
+//!
 //! # What it costs
 //!
 //! A mount gets no new lease on what was invalidated for `REST`, so that leases and notices do not
@@ -60,12 +71,13 @@
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_vfs::Ino;
 
-use crate::leases::gate::{Cut, Gate, Mount, Next, Notice, PortId};
+use crate::leases::gate::{Cut, Gate, Mount, Next, Notice, PortId, Ticket};
 use crate::leases::observer::{Change, Content, Now, Observer};
 use crate::leases::trust::Party;
 use crate::rights::accounts::Room;
@@ -77,6 +89,10 @@ const REST: Duration = Duration::from_millis(100);
 const TABLE_MAX: usize = 1 << 18;
 /// Bytes of the server's memory that an inode in the table takes, with a notice of it.
 pub(crate) const KNOWN_BYTES: u64 = 192;
+/// How long a name is lent for a time, which is the longest that the first change of another waits.
+const NAMES: Duration = Duration::from_secs(1);
+/// How much later the kernel may begin to count it than this server.
+const LATE: Duration = Duration::from_millis(200);
 /// How long a notice is repeated after the end of the session.
 const LAST_RETRIES: Duration = Duration::from_millis(100);
 
@@ -91,13 +107,15 @@ pub enum Lends {
     Pages,
     /// Names too, with the inodes that they stand for.
     Names,
+    /// Pages, and names for a time while no other client may change anything.
+    Timed,
     /// Everything that it asks for, names and listings included: the volume has no other client.
     All,
 }
 
 impl Lends {
     fn has_pages(self) -> bool {
-        matches!(self, Lends::Pages | Lends::Names)
+        matches!(self, Lends::Pages | Lends::Names | Lends::Timed)
     }
 }
 
@@ -179,12 +197,16 @@ pub struct KernelCache {
     port: PortId,
     table: Mutex<Table>,
     lends: Lends,
+    /// The sessions of the volume that may change it, this one among them.
+    writers: Arc<AtomicUsize>,
+    /// The names that were lent for a time have run out at this uptime of the host, in
+    /// milliseconds.
+    names_until: AtomicU64,
 }
 
 impl KernelCache {
     pub(crate) fn new(
-        session: SessionId,
-        top: Ino,
+        (session, top, writers): (SessionId, Ino, Arc<AtomicUsize>),
         gate: &Arc<Gate>,
         lends: Lends,
         untrusted: Option<Party>,
@@ -195,7 +217,8 @@ impl KernelCache {
         // The kernel has the root from the start, and never forgets it.
         table.known.insert(top, Known { count: u64::MAX, ..Known::default() });
         let (gate, port) = (Arc::clone(gate), gate.begin(mount, untrusted));
-        KernelCache { session, top, port, gate, table: Mutex::new(table), lends }
+        let (table, names_until) = (Mutex::new(table), AtomicU64::new(0));
+        KernelCache { session, top, port, gate, table, lends, writers, names_until }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -206,6 +229,30 @@ impl KernelCache {
     /// Whether notices are taken while an answer is waited for, whatever it is.
     pub(crate) fn hears_always(&self) -> bool {
         self.lends == Lends::Names
+    }
+
+    /// Whether no other session may change the volume.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.writers.load(Ordering::SeqCst) <= 1
+    }
+
+    /// For how many seconds the kernel may rely on the name that the answer to its next request
+    /// gives it, or that there is none. To be asked for before the name is looked up.
+    pub(crate) fn lends_names(&self) -> u64 {
+        if self.lends != Lends::Timed || !self.is_alone() || !self.may_lend() {
+            return 0;
+        }
+        let until = self.gate.uptime() + NAMES + LATE;
+        self.names_until.fetch_max(until.as_millis() as u64, Ordering::SeqCst);
+        // Who came meanwhile may not have seen that.
+        if self.is_alone() { NAMES.as_secs() } else { 0 }
+    }
+
+    /// The notices of `ticket` that an answer waits for which the kernel waits for with a lock that
+    /// its own notices need.
+    pub(crate) fn of_others(&self, mut ticket: Ticket) -> Option<Ticket> {
+        ticket.0.retain(|(port, _)| *port != self.port);
+        (!ticket.0.is_empty()).then_some(ticket)
     }
 
     fn may_lend(&self) -> bool {
@@ -299,11 +346,23 @@ impl KernelCache {
         }
     }
 
+    /// The kernel writes into `ino` through its page cache.
+    pub(crate) fn writes_pages(&self, ino: Ino) {
+        if let Some(known) = self.table().known.get_mut(&ino) {
+            known.pages = true;
+        }
+    }
+
+    /// Whether the kernel has the file of `handle` open through its page cache.
+    pub(crate) fn is_cached(&self, handle: u64) -> bool {
+        self.table().buffered.contains_key(&handle)
+    }
+
     /// Whether the kernel may keep pages of `ino`, since it hears of all changes to them.
     pub fn keeps_pages(&self, ino: Ino) -> bool {
         match self.lends {
             Lends::Nothing | Lends::Attributes => false,
-            Lends::Pages | Lends::Names => {
+            Lends::Pages | Lends::Names | Lends::Timed => {
                 !self.gate.is_fenced(self.port)
                     && self
                         .table()
@@ -373,6 +432,13 @@ impl KernelCache {
     /// Invalidates what `name` in `parent` stands for, if leased; or takes note that the kernel
     /// itself has changed that.
     fn revoke_name(&self, parent: Ino, name: &[u8], is_own: bool) {
+        if self.lends == Lends::Timed && !is_own {
+            let until = Duration::from_millis(self.names_until.load(Ordering::SeqCst));
+            if self.gate.uptime() < until {
+                let notice = Notice { until: Some(until), ..self.notice(parent, false) };
+                self.gate.tell(self.port, parent, notice);
+            }
+        }
         if self.lends != Lends::Names {
             return;
         }
@@ -393,7 +459,7 @@ impl KernelCache {
     }
 
     fn notice(&self, ino: Ino, pages: bool) -> Notice {
-        Notice { ino: self.outer(ino), pages, grown: None, name: None }
+        Notice { ino: self.outer(ino), pages, grown: None, name: None, until: None }
     }
 
     /// The kernel opens `ino`, the mount's number, to read it through its page cache.

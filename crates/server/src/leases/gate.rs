@@ -58,6 +58,9 @@ pub struct Notice {
     pub grown: Option<(u64, u8)>,
     /// What this name in the directory stands for, and nothing else.
     pub name: Option<Box<[u8]>>,
+    /// Nothing that could be said: it is taken when the host's uptime is this, by which the kernel
+    /// has forgotten by itself.
+    pub until: Option<Duration>,
 }
 
 /// The notices on the way to one mount.

@@ -64,10 +64,16 @@ use crate::rights::idmap::IdMap;
 use crate::route::answer::{Later, Routed, finish};
 use crate::route::locks::LockRequests;
 use crate::session::{Lent, Session};
+use openers::Openers;
 
 // Features of linux/fuse.h that only a server with locks, direct files and set-ID rules offers.
 const LOCKS: u64 = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
 const FEATURES: u64 = LOCKS | FUSE_HANDLE_KILLPRIV_V2 | FUSE_DIRECT_IO_ALLOW_MMAP | FORGETTING;
+/// The same for the mount that all share. It drops no pages when it sees a time that its own write
+/// has set: it hears of what others write. Where a file has become shorter, a short answer to a read
+/// says so.
+const JOINED_FEATURES: u64 =
+    LOCKS | FUSE_HANDLE_KILLPRIV_V2 | FUSE_DIRECT_IO_ALLOW_MMAP | FUSE_CACHE_SYMLINKS;
 /// The same for the only client.
 const SOLE_FEATURES: u64 = FUSE_HANDLE_KILLPRIV_V2 | FUSE_ASYNC_DIO | FUSE_CACHE_SYMLINKS;
 /// Offered by a kernel that can do without OPEN and without OPENDIR.
@@ -111,6 +117,10 @@ pub enum Others {
     /// Anybody.
     #[default]
     Any,
+    /// Anybody by a ring, a virtual machine or a mount of its own, but nobody most of the time. As
+    /// long as there is nobody the kernel keeps what it learns, names for a second at a time, and
+    /// reads and writes all files through its page cache.
+    Joining,
     /// Nobody: the kernel may rely on all that it learns.
     None,
 }
@@ -159,6 +169,11 @@ impl KernelOptions {
         self.untold.is_some_and(|seconds| seconds > 0)
     }
 
+    /// Whether others may take locks, which are the volume's then.
+    fn shares_locks(&self) -> bool {
+        matches!(self.others, Others::Any | Others::Joining)
+    }
+
     /// Whether a write by an open file with `flags` passes the page cache by.
     fn is_direct(&self, flags: u32) -> bool {
         self.others != Others::None || flags & O_DIRECT != 0
@@ -175,6 +190,8 @@ pub struct Kernel {
     submounts: bool,
     /// It writes back what programs have written.
     writes_back: bool,
+    /// Which of its users have files open.
+    openers: Openers,
 }
 
 /// Where an answer has attributes, and what the kernel learns by them.
@@ -184,7 +201,8 @@ impl Kernel {
     /// The kernel of a session that has begun `cache`.
     pub fn new(cache: Arc<KernelCache>, options: KernelOptions) -> Kernel {
         let locks = LockRequests::default();
-        Kernel { options, cache, locks, submounts: false, writes_back: false }
+        let openers = Openers::default();
+        Kernel { options, cache, locks, submounts: false, writes_back: false, openers }
     }
 
     /// Has a request be as the volume takes it.
@@ -250,12 +268,18 @@ impl Kernel {
         // The kernel has a lock on what it writes back.
         let back = matches!(request,
             Request::Write { args, .. } if args.write_flags & FUSE_WRITE_CACHE != 0);
+        // Nor may the answer wait for the kernel to forget the page that it is writing.
+        let cached = !back
+            && self.options.others == Others::Joining
+            && matches!(request, Request::Write { args, .. }
+                if args.flags & O_DIRECT == 0 && self.cache.is_cached(args.fh));
         let result = match request {
             // The kernel asks for it for the sake of locks, and once.
-            Request::Flush(_) if self.options.others != Others::Any => Err(Errno::ENOSYS),
+            Request::Flush(_) if !self.options.shares_locks() => Err(Errno::ENOSYS),
             Request::Open(_) | Request::Opendir(_) if session.opens_implicitly() => {
                 Err(Errno::ENOSYS)
             }
+            request if self.openers.refuses(request, header.uid) => Err(Errno::ENFILE),
             Request::Lseek(_) if self.writes_back && self.options.untold.is_some() => {
                 Err(Errno::ENOSYS)
             }
@@ -269,18 +293,23 @@ impl Kernel {
                 return Ok(());
             }
             Request::Write { args, data }
-                if back || self.writes_back || args.flags & (O_APPEND | O_DSYNC) != 0 =>
+                if back || cached || self.writes_back || args.flags & (O_APPEND | O_DSYNC) != 0 =>
             {
                 let (handle, offset, data) = (Handle(args.fh), args.offset, *data);
                 let written = match self.writes_back {
                     true if back => session.write_whole(&cx, ino, handle, offset, data),
                     true => session.write_untimed(&cx, ino, handle, offset, data),
                     false if back => session.write_back(&cx, ino, handle, offset, data),
+                    false if cached => {
+                        let at = (offset, args.flags & O_APPEND != 0);
+                        session.write_cached(&cx, ino, handle, at, data)
+                    }
                     false if args.flags & O_APPEND != 0 => session.append(&cx, ino, handle, data),
                     false => session.write_vectored(&cx, ino, handle, offset, data),
                 };
                 written.and_then(|written| {
-                    if args.flags & O_DSYNC != 0 && self.options.is_direct(args.flags) && !back {
+                    let is_direct = self.options.is_direct(args.flags) && !back && !cached;
+                    if args.flags & O_DSYNC != 0 && is_direct {
                         let data_only = args.flags & O_SYNC != O_SYNC;
                         later.sync = Some(session.sync_of(ino, handle, data_only)?);
                     }
@@ -294,6 +323,9 @@ impl Kernel {
         // No kernel may have in its cache what is mapped from now on; and an error says as much of
         // a file as success. The kernel has a lock on what it writes back.
         later.ticket = session.take_needs().filter(|_| !back);
+        if cached {
+            later.ticket = later.ticket.and_then(|ticket| self.cache.of_others(ticket));
+        }
         let answer = finish(unique, result, reply);
         out.set(session, answer, &mut later, None);
         Ok(())
@@ -324,7 +356,11 @@ impl Kernel {
             Request::Init(args) if self.opens_alone(session, args.features()) => {
                 session.open_implicitly();
             }
-            Request::Release(args) => self.cache.closed(args.fh),
+            Request::Release(args) => {
+                self.openers.closed(args.fh);
+                self.cache.closed(args.fh);
+            }
+            Request::Releasedir(args) => self.openers.closed(args.fh),
             _ => {}
         }
         if let Request::Init(args) = request {
@@ -336,6 +372,11 @@ impl Kernel {
                 codec.set_terms(terms);
             }
         }
+        let mut names = match opcode {
+            FUSE_LOOKUP | FUSE_MKNOD | FUSE_MKDIR | FUSE_SYMLINK | FUSE_LINK | FUSE_CREATE
+            | FUSE_TMPFILE => self.names_valid(),
+            _ => 0,
+        };
         let answered = codec.answer(session, caller, message, reply, room)?;
         if answered.message == 0 {
             let _ = session.take_needs();
@@ -349,12 +390,17 @@ impl Kernel {
         let holds_page = for_cache && !self.cache.hears_always();
         let at_once = holds_page || opcode == FUSE_RELEASE;
         later.ticket = session.take_needs().filter(|_| !at_once);
-        let lasting = self.options.others != Others::Any;
-        if lasting && header.error == -Errno::ENOENT.raw() && opcode == FUSE_LOOKUP {
+        if self.options.others == Others::Joining
+            && (later.ticket.is_some() || session.left.get().is_some())
+        {
+            // An answer that waits gives no lease.
+            names = 0;
+        }
+        if names > 0 && header.error == -Errno::ENOENT.raw() && opcode == FUSE_LOOKUP {
             let len = OutHeader::SIZE + EntryOut::SIZE;
             OutHeader { len: len as u32, error: 0, ..header }.store(reply);
             // Inode number 0: there is no such name.
-            let none = EntryOut { entry_valid: FOR_EVER, ..EntryOut::default() };
+            let none = EntryOut { entry_valid: names, ..EntryOut::default() };
             none.store(&mut reply[OutHeader::SIZE..]);
             out.set(session, Reply { message: len, data: 0 }, &mut later, None);
             return Ok(());
@@ -362,7 +408,7 @@ impl Kernel {
         let mut shown = None;
         if header.error == 0 {
             let reply = &mut reply[..answered.message];
-            self.amend(session, message, request, reply);
+            self.amend(session, (message, request), names, reply);
             let end = reply.len();
             let at = match opcode {
                 FUSE_GETATTR | FUSE_SETATTR => Some(OutHeader::SIZE),
@@ -373,6 +419,11 @@ impl Kernel {
                 _ => None,
             };
             shown = at.and_then(|at| Some((at, lent?)));
+            let opens = matches!(opcode, FUSE_OPEN | FUSE_OPENDIR | FUSE_CREATE | FUSE_TMPFILE);
+            if opens && self.options.others == Others::Joining {
+                let handle = OpenOut::load(&reply[end - OpenOut::SIZE..]).fh;
+                self.openers.opened(handle, message.header.uid);
+            }
         }
         if matches!(request, Request::Setattr(args) if args.valid & FATTR_SIZE != 0) {
             later.cut = Some(self.cache.cut(message.header.nodeid));
@@ -423,11 +474,20 @@ impl Kernel {
         }
     }
 
+    /// For how many seconds the kernel may rely on the name in the answer to its next request.
+    fn names_valid(&self) -> u64 {
+        match self.options.others {
+            Others::Any => 0,
+            Others::Joining => self.cache.lends_names(),
+            Others::None => FOR_EVER,
+        }
+    }
+
     fn amend<F: FileSystem + Send>(
         &self,
         session: &mut Session<F>,
-        message: &Message<'_>,
-        request: &Request<'_>,
+        (message, request): (&Message<'_>, &Request<'_>),
+        names: u64,
         reply: &mut [u8],
     ) {
         let KernelOptions { owner, ids, others, window, .. } = self.options;
@@ -439,7 +499,11 @@ impl Kernel {
                 let body = &mut reply[OutHeader::SIZE..];
                 let mut out = InitOut::load(body);
                 let sole = others == Others::None;
-                let more = if sole { SOLE_FEATURES } else { FEATURES };
+                let more = match others {
+                    Others::None => SOLE_FEATURES,
+                    Others::Joining => JOINED_FEATURES,
+                    Others::Any => FEATURES,
+                };
                 let mut features = out.features() | args.features() & more;
                 // The codec writes attributes into listings, which say nothing of the window, nor
                 // of other file systems.
@@ -455,7 +519,7 @@ impl Kernel {
                 if self.writes_back {
                     features |= FUSE_WRITEBACK_CACHE;
                 }
-                if others != Others::Any {
+                if !self.options.shares_locks() {
                     features &= !LOCKS;
                 }
                 // It would cut what it has in its cache and send nothing.
@@ -469,11 +533,16 @@ impl Kernel {
                 out.store(body);
             }
             FUSE_OPEN | FUSE_CREATE | FUSE_TMPFILE => {
+                let nodeid = match opcode {
+                    FUSE_OPEN => message.header.nodeid,
+                    _ => EntryOut::load(&reply[end - OpenOut::SIZE - EntryOut::SIZE..]).nodeid,
+                };
                 let body = &mut reply[end - OpenOut::SIZE..];
                 let mut out = OpenOut::load(body);
                 let to_read = matches!(request,
                     Request::Open(args) if args.flags & (O_ACCMODE | O_TRUNC | O_DIRECT) == 0);
-                let (keep, cached) = self.keeps_pages(session, message.header.nodeid);
+                let (keep, cached) = self.keeps_pages(session, nodeid);
+                let alone = others == Others::Joining && self.cache.is_alone();
                 if opcode == FUSE_OPEN && keep {
                     out.open_flags |= FOPEN_KEEP_CACHE;
                 }
@@ -484,8 +553,8 @@ impl Kernel {
                     out.open_flags |= FOPEN_DIRECT_IO;
                 } else if others == Others::None || self.options.caches_untold() {
                     // The kernel knows all that is written, or asks when it is to.
-                } else if to_read && cached {
-                    self.cache.buffered(message.header.nodeid, out.fh);
+                } else if (to_read || alone) && cached {
+                    self.cache.buffered(nodeid, out.fh);
                 } else {
                     out.open_flags |= FOPEN_DIRECT_IO;
                 }
@@ -514,9 +583,9 @@ impl Kernel {
             FUSE_CREATE | FUSE_TMPFILE => end - OpenOut::SIZE,
             _ => return,
         };
-        if others != Others::Any && !matches!(opcode, FUSE_GETATTR | FUSE_SETATTR) {
+        if names > 0 {
             let entry = &mut reply[attr_ends - EntryOut::SIZE..attr_ends];
-            EntryOut { entry_valid: FOR_EVER, ..EntryOut::load(entry) }.store(entry);
+            EntryOut { entry_valid: names, ..EntryOut::load(entry) }.store(entry);
         }
         if self.submounts && opcode == FUSE_LOOKUP {
             let place = &mut reply[attr_ends - EntryOut::SIZE..attr_ends];
@@ -542,6 +611,7 @@ impl Kernel {
     }
 }
 
+mod openers;
 mod terms;
 #[cfg(test)]
 mod tests;

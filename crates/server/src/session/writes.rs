@@ -19,6 +19,11 @@ pub(crate) enum At {
     End,
     /// Here, but not beyond the end of the file.
     Within(u64),
+    /// Here, by a kernel that puts it into its page cache there; or at the end of the file.
+    Cached {
+        offset: u64,
+        end: bool,
+    },
     /// Here, by a kernel that sets the time of the change itself.
     Untimed(u64),
     /// The same, of pages that it has kept back.
@@ -40,6 +45,26 @@ impl<F: FileSystem + Send> Session<F> {
         data: Data<'_>,
     ) -> Result<Written> {
         self.write_to(cx, ino, handle, At::End, data)
+    }
+
+    /// Writes what the kernel puts into its page cache at `offset`; with `end` as
+    /// [`append`](Self::append), which may be elsewhere. The kernel hears of it then.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::write`].
+    pub fn write_cached(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        (offset, end): (u64, bool),
+        data: Data<'_>,
+    ) -> Result<Written> {
+        if let (Some(cache), Ok(ino)) = (&self.own.cache, self.own.inodes.inner(ino)) {
+            // Before it is written: a change by others that comes between finds it.
+            cache.writes_pages(ino);
+        }
+        self.write_to(cx, ino, handle, At::Cached { offset, end }, data)
     }
 
     /// Writes pages of a shared mapping, which never make a file longer: what lies beyond the end,
@@ -172,7 +197,8 @@ impl<F: FileSystem + Send> Session<F> {
             let state: &mut Guarded<F> = state;
             let offset = match *at {
                 At::Offset(offset) | At::Untimed(offset) | At::Kept(offset) => offset,
-                At::End => state.fs.getattr(cx, open.ino)?.size,
+                At::Cached { offset, end: false } => offset,
+                At::End | At::Cached { .. } => state.fs.getattr(cx, open.ino)?.size,
                 At::Within(offset) => {
                     let room = state.fs.getattr(cx, open.ino)?.size.saturating_sub(offset);
                     data = data.limit(usize::try_from(room).unwrap_or(usize::MAX));
@@ -180,7 +206,11 @@ impl<F: FileSystem + Send> Session<F> {
                 }
             };
             let end = offset.saturating_add(data.len() as u64);
-            let of_cache = matches!(at, At::Within(_));
+            let of_cache = match *at {
+                At::Within(_) => true,
+                At::Cached { offset: at, .. } => at == offset && !state.is_mapped(open.ino),
+                _ => false,
+            };
             let was = state.size_before(cx, own.id, open.ino, offset..end, offset)?;
             let had = state.views.has(own.view, open.ino, offset, data.len());
             let copy;

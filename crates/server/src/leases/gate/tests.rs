@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::{Noted, StillHost};
 
 const INO: Ino = Ino(7);
-const NOTICE: Notice = Notice { ino: 7, pages: true, grown: None, name: None };
+const NOTICE: Notice = Notice { ino: 7, pages: true, grown: None, name: None, until: None };
 
 /// A gate with a keeper, and its clock.
 fn gate() -> (Arc<StillHost>, Gate) {

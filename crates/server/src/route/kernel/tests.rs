@@ -3,14 +3,15 @@ use std::collections::BTreeMap;
 use atoll_vfs::server::{Identity, ServerOptions};
 use atoll_vfs::wire::header::InHeader;
 use atoll_vfs::wire::{Extensions, REPLY_MAX};
-use atoll_vfs::{AccessTimes, Data, Room, Timespec};
+use atoll_vfs::{AccessTimes, Data, Name, Room, Timespec};
 
 use super::*;
 use crate::leases::caches::Lends;
+use crate::leases::gate::Next;
 use crate::route::carrier::Incoming;
 use crate::route::router::Router;
-use crate::testing::Noted;
-use crate::{Access, Credentials};
+use crate::testing::{Noted, StillHost};
+use crate::{Access, Credentials, Volume};
 
 /// The message of an INIT that offers everything.
 fn offer() -> Vec<u8> {
@@ -59,7 +60,7 @@ fn the_document_says_what_is_agreed() {
     plain.serve(&mut fs, &caller, &offer(), &[], &mut reply, &mut []).unwrap();
     let plain = InitOut::load(&reply[OutHeader::SIZE..]).features();
     let mut mounts = 0;
-    for others in [Others::Any, Others::None] {
+    for others in [Others::Any, Others::Joining, Others::None] {
         for access_times in [AccessTimes::Noatime, AccessTimes::Relatime] {
             for unchanging in [false, true] {
                 for owner in [None, Some((1, 1))] {
@@ -93,4 +94,43 @@ fn the_document_says_what_is_agreed() {
         };
         assert_eq!(said.get(&bit).copied().unwrap_or("no"), should, "bit {bit}");
     }
+}
+
+/// The kernel of the mount that all share has names while nobody else may change any, and the first
+/// change of another waits until they have run out.
+#[test]
+fn names_are_lent_for_a_time() {
+    let host = Arc::<StillHost>::default();
+    let volume =
+        Volume::new(atoll_vfs::model::ModelFs::default(), "v", Arc::<StillHost>::clone(&host));
+    let session = |read_only| {
+        let access = Access { read_only, ..Access::default() };
+        volume.session(Credentials::default(), access).unwrap()
+    };
+    let make = |session: &mut Session<_>, name: &[u8]| {
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        session.mkdir(&cx, Ino::ROOT, Name::new(name).unwrap(), 0o755).unwrap();
+        session.take_needs().is_some()
+    };
+    let mut shared = session(false);
+    shared.carried();
+    let cache = shared.begin_cache(Lends::Timed, Arc::new(Noted::default())).unwrap();
+    let _looks = session(true);
+    let lent = std::time::Duration::from_secs(cache.lends_names());
+    assert!(!lent.is_zero());
+    // The kernel knows what it changes itself.
+    assert!(!make(&mut shared, b"own") && cache.next() == Next::Nothing);
+    let mut other = session(false);
+    other.carried();
+    assert_eq!(cache.lends_names(), 0);
+    assert!(make(&mut other, b"a"));
+    let Next::Tell(notice) = cache.next() else { panic!("nothing is told") };
+    let until = notice.until.unwrap();
+    assert!(until > lent && until < 2 * lent);
+    assert!(!volume.gate().is_free(Ino::ROOT));
+    host.pass(until);
+    cache.told();
+    assert!(volume.gate().is_free(Ino::ROOT) && !make(&mut other, b"b"));
+    drop(other);
+    assert!(cache.lends_names() > 0);
 }
