@@ -105,7 +105,16 @@ pub fn attend(attachments: &[Attachment], line: &OwnedFd) -> u8 {
             break;
         }
         next = next.or_else(|| waiting.next());
-        let mount = next.as_mut().and_then(|(attachment, one)| one.shared(attachment));
+        let mount = match &mut next {
+            Some((attachment, one)) => match one.shared(attachment) {
+                Ok(mount) => mount,
+                Err(failure) => {
+                    complain(failure);
+                    break;
+                }
+            },
+            None => None,
+        };
         let handed: Vec<_> = mount.iter().map(AsFd::as_fd).collect();
         if control::send(line, b"+", &handed).is_err() {
             break;
@@ -161,16 +170,15 @@ impl Opened {
     }
 
     /// A mount that the server makes, if it makes any. Else this begins anew.
-    fn shared(&mut self, attachment: &Attachment) -> Option<OwnedFd> {
-        let Opened::AtServer(connection) = self else { return None };
-        match connection.attached(mode(attachment)) {
-            Ok(mount) => Some(mount),
-            Err(_) => {
-                // Whatever is wrong is said when this is used.
-                *connection = Connection::open(attachment.served.as_ref()?).ok()?;
-                None
-            }
+    fn shared(&mut self, attachment: &Attachment) -> Result<Option<OwnedFd>, Failure> {
+        let (Opened::AtServer(connection), Some(place)) = (self, &attachment.served) else {
+            return Ok(None);
+        };
+        let mount = connection.attached(mode(attachment)).map_err(Failure::new)?;
+        if mount.is_none() {
+            *connection = Connection::open(place).map_err(Failure::new)?;
         }
+        Ok(mount)
     }
 
     /// Has what is mounted on `device` served until it is unmounted everywhere; `owner` as in

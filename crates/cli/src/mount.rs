@@ -167,7 +167,7 @@ fn attach(
             target.display()
         )))
     };
-    if let Some((connection, number)) = attach_shared(place, target, mode) {
+    if let Some((connection, number)) = attach_shared(place, target, mode)? {
         mounted();
         unmount_when_asked(signals, target);
         return match mount::wait_gone(number, &connection) {
@@ -197,15 +197,20 @@ fn attach(
 
 /// Attaches a mount that the server at `place` makes, if it makes one, and returns its number. Only
 /// the superuser may attach it.
-fn attach_shared(place: &Address, target: &Path, mode: Mode) -> Option<(Connection, u64)> {
+fn attach_shared(
+    place: &Address,
+    target: &Path,
+    mode: Mode,
+) -> Result<Option<(Connection, u64)>, Failure> {
     if !rustix::process::geteuid().is_root() {
-        return None;
+        return Ok(None);
     }
-    let connection = Connection::open(place).ok()?;
-    let mount = connection.attached(mode).ok()?;
-    let number = mount::number(&mount).ok()?;
-    mount::attach(&mount, target).ok()?;
-    Some((connection, number))
+    let connection = Connection::open(place).map_err(Failure::new)?;
+    let Some(mount) = connection.attached(mode).map_err(Failure::new)? else { return Ok(None) };
+    let number = mount::number(&mount);
+    // Where that cannot be, what this process mounts itself may be, or the reason is told.
+    let attached = number.and_then(|number| mount::attach(&mount, target).map(|()| number));
+    Ok(attached.ok().map(|number| (connection, number)))
 }
 
 /// Mounts at `target`, and returns the device by which it is served. A user who may not mount has

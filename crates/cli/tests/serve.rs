@@ -135,7 +135,8 @@ fn an_ordinary_user_may_serve() {
 
 #[test]
 fn a_client_that_is_killed_leaves_nothing() {
-    let served = Served::start(&["a.vol"]);
+    // Who has limits has a session of his own, and a mount by himself.
+    let served = Served::start(&["a.vol", "--limit", "all,connections=1000"]);
     let mut watcher = served.shell("s:/vol");
     let free = "stat -f -c '%f %d' /vol";
     watcher.does("touch /vol/x; rm /vol/x");
@@ -253,7 +254,7 @@ fn a_mount_that_is_killed_leaves_nothing() {
     if !nix::unistd::geteuid().is_root() {
         return;
     }
-    let served = Served::start(&["a.vol"]);
+    let served = Served::start(&["a.vol", "--limit", "all,connections=1000"]);
     let place = served.path().join("mnt");
     std::fs::create_dir(&place).unwrap();
     let mut watcher = served.shell("s:/vol");

@@ -79,8 +79,14 @@ fn mounts_are_one_file_system() {
     let mut open = File::options().read(true).append(true).open(other.join("g")).unwrap();
     ok(atoll().current_dir(served.path()).args(["umount", "--lazy", "m2"]));
     assert!(!other.join("g").exists());
-    let again = mounted(&served, "s/a", "m1");
-    assert_ne!(device(&again), open.metadata().unwrap().dev());
+    let before = open.metadata().unwrap().dev();
+    let again = served.path().join("m1");
+    wait_until("who waited for its end has seen it", || {
+        device(&mounted(&served, "s/a", "m1")) != before || {
+            unmount(served.path(), "m1");
+            false
+        }
+    });
     open.write_all(b"end").unwrap();
     assert_eq!(std::fs::read_to_string(again.join("g")).unwrap(), "199more\nend");
     std::fs::write(again.join("g"), "cut").unwrap();
@@ -227,7 +233,7 @@ fn inner_master_of_a_namespace() {
     assert!(std::env::var_os("ATOLL_TEST_INNER").is_some());
     let place = Address::find(Path::new("s")).unwrap();
     let connection = Connection::open_with(&place, Default::default()).unwrap();
-    let handed = connection.attached(Mode::Read).unwrap();
+    let handed = connection.attached(Mode::Read).unwrap().unwrap();
     mount::attach(handed.as_fd(), Path::new("/mnt")).unwrap();
     for options in ["rw", "ro,suid", "ro,dev", "rw,suid,dev"] {
         let mut command = Command::new("mount");
@@ -249,6 +255,42 @@ fn who_has_limits_has_a_mount_of_its_own() {
     std::fs::write(one.join("f"), "f").unwrap();
     assert_eq!(std::fs::read_to_string(other.join("f")).unwrap(), "f");
     unmount(served.path(), "m1");
+    unmount(served.path(), "m2");
+    served.stop();
+}
+
+/// A mount is the kernel's and the server's: who has attached it may be killed.
+#[test]
+fn who_waits_for_the_end_of_a_mount_may_be_killed() {
+    if !is_root() {
+        return;
+    }
+    let served = Served::start(&["a.vol"]);
+    let place = served.path().join("m1");
+    std::fs::create_dir(&place).unwrap();
+    let mut mount = atoll();
+    mount.current_dir(served.path()).args(["mount", "--foreground", "s", "m1"]);
+    let mut mount = mount.stderr(Stdio::null()).spawn().unwrap();
+    let below = device(served.path());
+    wait_until("it is mounted", || device(&place) != below);
+    kill(Pid::from_raw(mount.id() as i32), Signal::SIGKILL).unwrap();
+    mount.wait().unwrap();
+    // One that comes later may be another file system, but not another volume.
+    let (before, later) = (device(&place), served.path().join("m2"));
+    wait_until("the server knows", || {
+        device(&mounted(&served, "s", "m2")) != before || {
+            unmount(served.path(), "m2");
+            false
+        }
+    });
+    for round in 0..20 {
+        std::fs::write(place.join("f"), format!("{round}")).unwrap();
+        assert_eq!(std::fs::read_to_string(later.join("f")).unwrap(), format!("{round}"));
+        std::fs::rename(later.join("f"), later.join("g")).unwrap();
+        assert!(!place.join("f").exists() && place.join("g").exists());
+    }
+    unmount(served.path(), "m1");
+    assert_eq!(device(&place), below);
     unmount(served.path(), "m2");
     served.stop();
 }

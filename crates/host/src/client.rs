@@ -186,18 +186,19 @@ impl Connection {
 
     /// Asks for a mount that the server makes, to be attached in this process's namespaces by
     /// [`attach`](crate::fuse::mount::attach). This connection is to stay for as long as it is
-    /// mounted.
+    /// mounted. `None` if the server makes none here: then [`mount`](Self::mount) over another
+    /// connection does.
     ///
     /// # Errors
-    /// [`ConnectError::Refused`] also where the server makes none: then [`mount`](Self::mount) over
-    /// another connection may do. [`ConnectError::Lost`].
-    pub fn attached(&self, mode: Mode) -> Result<OwnedFd, ConnectError> {
+    /// [`ConnectError::Refused`], [`ConnectError::Lost`].
+    pub fn attached(&self, mode: Mode) -> Result<Option<OwnedFd>, ConnectError> {
         let volume = self.place.volume.clone();
         let (kind, single_owner, view) = (Kind::Attached, false, false);
         let hello = Hello { kind, mode, volume, single_owner, view };
-        let mount = self.ask(&hello.encode(), &[])?.into_iter().next();
-        let lost = "it has sent no mount".to_owned();
-        mount.ok_or_else(|| ConnectError::Lost(self.place.socket.clone(), lost))
+        let (granted, mount) = self.exchange(&hello.encode(), &[])?;
+        let mount = mount.into_iter().next().filter(|_| granted);
+        let lost = || ConnectError::Lost(self.place.socket.clone(), "it has sent no mount".into());
+        if granted { mount.ok_or_else(lost).map(Some) } else { Ok(None) }
     }
 
     /// Begins a session through a ring of the sizes in `config`.
@@ -252,6 +253,20 @@ impl Connection {
         message: &[u8],
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Vec<OwnedFd>, ConnectError> {
+        let lost = "it has ended the session".to_owned();
+        match self.exchange(message, descriptors)? {
+            (true, received) => Ok(received),
+            (false, _) => Err(ConnectError::Lost(self.place.socket.clone(), lost)),
+        }
+    }
+
+    /// Says `message`. Returns whether the answer is that a session has begun, not that it has
+    /// ended, and the descriptors that came with it.
+    fn exchange(
+        &self,
+        message: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(bool, Vec<OwnedFd>), ConnectError> {
         let path = &self.place.socket;
         let lost = |why: &dyn fmt::Display| ConnectError::Lost(path.clone(), why.to_string());
         // One that refuses at once has closed its end before this; its reason is read all the same.
@@ -266,9 +281,9 @@ impl Connection {
         };
         wait(None).map_err(|errno| lost(&errno))?;
         match answer {
-            Answer::Granted(_) => Ok(received),
+            Answer::Granted(_) => Ok((true, received)),
             Answer::Refused(why) => Err(ConnectError::Refused(path.clone(), why)),
-            Answer::Ended => Err(lost(&"it has ended the session")),
+            Answer::Ended => Ok((false, received)),
         }
     }
 

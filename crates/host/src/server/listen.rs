@@ -30,7 +30,7 @@ use super::mounter::Mounter;
 use super::newcomer::{Newcomer as RingNewcomer, Remains};
 use super::peer;
 use super::porch::{Caller, Porch};
-use super::porter::{Porter, Porters, hang_up, note_refusal, refuse, say_refused};
+use super::porter::{Porter, Porters, hang_up, note_refusal, refuse};
 use super::rules::{Grant, Mode, Rules};
 use super::shares;
 use super::superblocks::{Superblock, Superblocks};
@@ -134,6 +134,20 @@ enum By {
     Superblock(JoinHandle<()>, Arc<OnceLock<Arc<Superblock>>>),
     /// The worker of this volume, and what it leaves of the client.
     Worker(usize, Receiver<Remains>),
+}
+
+/// Why a client has no session.
+enum Not {
+    /// For this reason, in words for it.
+    Refused(String),
+    /// It asked for a mount, and the server makes none for it: it may mount by itself.
+    Made,
+}
+
+impl From<String> for Not {
+    fn from(why: String) -> Not {
+        Not::Refused(why)
+    }
 }
 
 /// The next step for a client.
@@ -490,16 +504,18 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             Ok((place, by, charge)) => {
                 self.clients.push(Connected { client, spoke: false, place, by, charge });
             }
-            Err(why) => {
-                // Who asks for a mount that is made asks for one of its own then.
-                match Hello::decode(message) {
-                    Ok(Hello { kind: Asked::Attached, .. }) => {
-                        log::debug!("no mount is shared: {why}")
+            Err(not) => {
+                let answer = match not {
+                    Not::Refused(why) => {
+                        note_refusal(&client.peer, &why);
+                        Answer::Refused(why)
                     }
-                    _ => note_refusal(&client.peer, &why),
-                }
+                    Not::Made => Answer::Ended,
+                };
                 let socket = Arc::clone(&client.socket);
-                client.porter.run_if_idle(move || say_refused(&socket, why));
+                client.porter.run_if_idle(move || {
+                    let _ = control::send(&*socket, &answer.encode(), &[]);
+                });
                 self.part(client, None, None);
             }
         }
@@ -528,21 +544,22 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         client: &Newcomer,
         message: &[u8],
         descriptors: &mut Vec<OwnedFd>,
-    ) -> Result<(Revocable<Session<F>>, By, Charge), String> {
+    ) -> Result<(Revocable<Session<F>>, By, Charge), Not> {
         let hello = Hello::decode(message).map_err(|error| error.to_string())?;
         let rules = &self.doors[client.door].1;
         let (at, volume) = self.volume(rules, &client.peer, &hello.volume)?;
         let mut grant =
             rules.grant(&client.peer, volume.name()).ok_or_else(|| rules.refusal(&client.peer))?;
         if self.guests.is_alone(volume.name()) {
-            return Err(format!("the volume {} is a virtual machine's alone", volume.name()));
+            return Err(format!("the volume {} is a virtual machine's alone", volume.name()).into());
         }
         if hello.mode == Mode::Write && grant.mode == Mode::Read {
             return Err(format!(
                 "user {} may only look into the volume {}; ask for it read-only (`:ro`)",
                 client.peer.uid,
                 volume.name()
-            ));
+            )
+            .into());
         }
         grant.mode = hello.mode;
         let charge = self.admit(client.door, &client.peer)?;
@@ -552,7 +569,9 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         match hello.kind {
             Asked::Ring => {
                 if descriptors.len() != 1 {
-                    return Err("no memory that is fit for a ring was handed over".to_owned());
+                    return Err("no memory that is fit for a ring was handed over"
+                        .to_owned()
+                        .into());
                 }
                 let memory = descriptors.remove(0);
                 let peer = client.peer.clone();
@@ -587,7 +606,11 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             Asked::Mount => {
                 let device = match &descriptors[..] {
                     [device] if is_fuse(device) => descriptors.remove(0),
-                    _ => return Err("what was handed over is not the device of FUSE".to_owned()),
+                    _ => {
+                        return Err("what was handed over is not the device of FUSE"
+                            .to_owned()
+                            .into());
+                    }
                 };
                 let (peer, socket) = (client.peer.clone(), Arc::clone(&client.socket));
                 let name = volume.name().to_owned();
@@ -629,35 +652,33 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         client: &Newcomer,
         at: usize,
         grant: Grant,
-    ) -> Result<(By, Revocable<Session<F>>), String> {
-        let none = |why: &str| format!("the server makes no mount here: {why}");
-        let superblocks = self.superblocks.as_ref().ok_or_else(|| none("it has no right to"))?;
+    ) -> Result<(By, Revocable<Session<F>>), Not> {
         let volume = Arc::clone(&self.volumes[at]);
-        if volume.is_foreign() {
-            return Err(none("it is a directory of the host"));
-        }
-        // Those are told apart by their sessions.
-        if self.doors[client.door].1.is_limited(&client.peer) {
-            return Err(none("the user has limits"));
-        }
-        let (superblocks, held) = (Arc::clone(superblocks), Arc::new(OnceLock::new()));
+        // Who has limits is told apart by a session.
+        let limited = self.doors[client.door].1.is_limited(&client.peer);
+        let superblocks = self.superblocks.as_ref().filter(|_| !limited && !volume.is_foreign());
+        let superblocks = Arc::clone(superblocks.ok_or(Not::Made)?);
+        let held = Arc::<OnceLock<_>>::default();
         let (peer, socket) = (client.peer.clone(), Arc::clone(&client.socket));
         let (place, kept) = (Revocable::default(), Arc::clone(&held));
         let serve = move || {
             let Credentials { pid, uid, .. } = peer;
-            match superblocks.hand_out(at, &volume, &grant, &socket) {
+            let (answer, mount) = match superblocks.hand_out(at, &volume, &grant, &socket) {
                 Ok((superblock, mount)) => {
                     log::info!(user = uid; "process {pid} of user {uid} mounts {}", volume.name());
                     let _ = kept.set(superblock);
-                    let granted = Answer::Granted(grant.mode).encode();
-                    // One that has gone is seen by the control thread.
-                    let _ = control::send(&*socket, &granted, &[mount.as_fd()]);
+                    (Answer::Granted(grant.mode), Some(mount))
                 }
                 Err(error) => {
-                    log::debug!("no mount is shared: {error}");
-                    say_refused(&socket, none(&error.to_string()));
-                    hang_up(&socket);
+                    log::warn!(user = uid; "no mount is made for user {uid}: {error}");
+                    (Answer::Ended, None)
                 }
+            };
+            let handed: Vec<_> = mount.iter().map(AsFd::as_fd).collect();
+            let sent = control::send(&*socket, &answer.encode(), &handed);
+            if sent.is_err() || mount.is_none() {
+                // This the control thread sees.
+                hang_up(&socket);
             }
         };
         let thread = std::thread::Builder::new()

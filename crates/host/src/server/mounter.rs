@@ -188,6 +188,8 @@ const READY: u8 = b'r';
 fn keep(line: &OwnedFd, server: Pid) -> io::Result<()> {
     process::die_with(server)?;
     process::close_others(&[line.as_fd(), rustix::stdio::stderr()]);
+    // Only for who looks.
+    let _ = rustix::thread::set_name(c"atoll-mounter");
     // Signals of a terminal and of a service manager are for the server, whose end is this one's.
     block_signals()?;
     let numbers = all_numbers()?;

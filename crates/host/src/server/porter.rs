@@ -185,7 +185,7 @@ pub(super) fn note_refusal(peer: &Credentials, why: &str) {
     log::warn!(user = *uid; "process {pid} of user {uid} is refused: {why}");
 }
 
-pub(super) fn say_refused(socket: &OwnedFd, why: String) {
+fn say_refused(socket: &OwnedFd, why: String) {
     let _ = control::send(socket, &Answer::Refused(why).encode(), &[]);
 }
 
