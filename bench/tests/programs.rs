@@ -1,5 +1,5 @@
-//! The small form of `bench programs`: every program does its work on each way to a file system that
-//! this user and machine have.
+//! The small form of `bench programs`: every program does its work on each way to a file system
+//! that this user and machine have.
 
 use std::path::Path;
 use std::process::Command;

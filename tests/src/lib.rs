@@ -6,9 +6,10 @@
 //! Linux directory as a file system (which holds the model itself against Linux), [`by_calls`] one
 //! by the system calls of any program, [`crash`] the crash contract, [`enumerate`] the same on
 //! every short sequence of operations, [`damage`] the outcomes of damaged sectors, [`linear`]
-//! several clients at once; [`fixtures`] are shared by many tests, [`served`] a volume with its server, [`loopback`] a client and its
-//! session in one thread, [`unix_socket`] a carrier as an example, [`guest`] a virtual machine
-//! that is a driver alone, [`window`] its memory for mapped files.
+//! several clients at once; [`fixtures`] are shared by many tests, [`served`] a volume with its
+//! server, [`loopback`] a client and its session in one thread, [`unix_socket`] a carrier as an
+//! example, [`guest`] a virtual machine that is a driver alone, [`window`] its memory for mapped
+//! files.
 #![forbid(unsafe_code)]
 
 pub mod by_calls;

@@ -94,7 +94,7 @@ fn stores_and_writes_are_seen_by_all() {
     );
     c.lookup(&cx(), Ino::ROOT, name("f")).unwrap();
     let in_c = (file.0, c.open(&cx(), file.0, RW).unwrap());
-    let (map_a, token) = map(&mut a, file, 10_000);
+    let (map_a, _) = map(&mut a, file, 10_000);
     let (map_b, _) = map(&mut b, in_b, 10_000);
     assert_eq!(in_memory(&map_a, 0, 10_000), [1; 10_000]);
     pwrite(&map_a, b"store", 5000).unwrap();
@@ -109,7 +109,7 @@ fn stores_and_writes_are_seen_by_all() {
     let stored = a.getattr(&cx(), file.0).unwrap().mtime;
     pwrite(&map_b, b"more", 0).unwrap();
     let later = Timespec { sec: NOW.sec + 5, nsec: 0 };
-    volume.sync_mapped(token, 0, later).unwrap();
+    a.fsync(&Context { now: later, ..cx() }, file.0, file.1, false).unwrap();
     assert_eq!(a.getattr(&cx(), file.0).unwrap().mtime, later);
     assert_ne!(stored, later);
     pwrite(&map_b, b"last", 9_000).unwrap();
@@ -266,7 +266,7 @@ fn the_memory_is_let_go_of_when_nobody_has_it() {
         volume.tend_mappings(NOW, &|| {}).unwrap();
     }
     // Its client has gone, but a child of it, say, has not.
-    assert!(volume.has_mapped(token));
+    assert!(volume.are_mapped([token].into_iter()));
     let mut b = session(&volume);
     assert_eq!(b.statfs(&cx()).unwrap().blocks_free, free);
     let in_b = (file.0, b.open(&cx(), file.0, RW).unwrap());
@@ -277,10 +277,9 @@ fn the_memory_is_let_go_of_when_nobody_has_it() {
     for _ in 0..3 {
         volume.tend_mappings(NOW, &|| {}).unwrap();
     }
-    assert!(!volume.has_mapped(token));
+    assert!(!volume.are_mapped([token].into_iter()));
     assert_eq!(read(&mut b, in_b, 4996, 9), b"tail");
     assert_eq!(atoll_host::server::mapped_memory(&volume, token).unwrap_err(), Errno::ESTALE);
-    assert_eq!(volume.sync_mapped(token, 0, NOW), Err(Errno::ESTALE));
     b.release(&cx(), in_b.0, in_b.1).unwrap();
     assert!(b.statfs(&cx()).unwrap().blocks_free >= free + 256, "it was reclaimed");
 }
@@ -349,7 +348,7 @@ fn limits() {
     // Data that cannot be written back is an error, and stays for a later try.
     let sparse = create(&mut b, "sparse");
     resize(&mut b, sparse.0, 1 << 20);
-    let (memory, token) = map(&mut b, sparse, 1 << 20);
+    let (memory, _) = map(&mut b, sparse, 1 << 20);
     let filler = create(&mut b, "filler");
     let mut at = 0;
     while let Ok(written) = b.write(&cx(), filler.0, filler.1, at, &[3; 1 << 16]) {
@@ -357,10 +356,9 @@ fn limits() {
     }
     pwrite(&memory, &[4; 1 << 20], 0).unwrap();
     assert_eq!(b.fsync(&cx(), sparse.0, sparse.1, false), Err(Errno::ENOSPC));
-    assert_eq!(volume.sync_mapped(token, 0, NOW), Err(Errno::ENOSPC));
     assert_eq!(read(&mut b, sparse, 0, 1 << 20), [4; 1 << 20]);
     resize(&mut b, filler.0, 0);
-    volume.sync_mapped(token, 0, NOW).unwrap();
+    b.fsync(&cx(), sparse.0, sparse.1, false).unwrap();
 }
 
 /// A session of the user 7 with an account, which may have at most 1 MiB mapped.
@@ -411,7 +409,7 @@ fn growth_counts() {
     owner.write(&cx(), file.0, file.1, 1 << 30, &[3; 1 << 18]).unwrap();
     assert_eq!(read(&mut owner, file, 1 << 30, 8), [3; 8]);
     assert_eq!(read(&mut owner, file, 0, 8), *b"stored\x01\x01");
-    assert_eq!(volume.sync_mapped(token, 0, NOW), Err(Errno::ESTALE));
+    assert!(!volume.are_mapped([token].into_iter()));
     owner.write(&cx(), file.0, file.1, 0, b"owners").unwrap();
     assert_eq!(in_memory(&memory, 0, 8), *b"stored\x01\x01");
     // The memory that the user has kept counts, for later mappings too, as long as it is there.
@@ -488,10 +486,10 @@ fn a_write_whose_source_comes_late_holds_up_nobody() {
                 done("a hole");
                 b.fsync(&cx(), file.0, file.1, false).unwrap();
                 done("fsync");
-                let (second, token) = map(&mut b, file, 128 * PAGE);
+                let (second, _) = map(&mut b, file, 128 * PAGE);
                 assert_eq!(in_memory(&second, 0, 5), [1, 1, 1, 0, 0]);
-                volume.sync_mapped(token, 0, NOW).unwrap();
-                done("another mapping, and msync");
+                b.fsync(&cx(), file.0, file.1, false).unwrap();
+                done("another mapping, and fsync");
                 for _ in 0..5 {
                     volume.tend_mappings(NOW, &|| {}).unwrap();
                 }

@@ -38,8 +38,8 @@ pub struct Args {
     /// What programs read again and again from memory may be counted when they open it next.
     #[arg(long, value_name = "WHEN")]
     atime: Option<Atime>,
-    /// What the kernel keeps of what programs write: with `writeback` a write ends in its cache, and
-    /// what is not synced is lost if atoll is killed. For volumes that no server has.
+    /// What the kernel keeps of what programs write: with `writeback` a write ends in its cache,
+    /// and what is not synced is lost if atoll is killed. For volumes that no server has.
     #[arg(long, value_name = "MODE", default_value = "writethrough")]
     cache: Cache,
     /// Serve in the foreground, until Ctrl-C or unmounted.

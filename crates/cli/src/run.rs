@@ -53,8 +53,8 @@ pub struct Args {
     /// What a program reads again and again from memory may be counted when it is opened next.
     #[arg(long, value_name = "WHEN")]
     atime: Option<Atime>,
-    /// What the kernel keeps of what programs write: with `writeback` a write ends in its cache, and
-    /// what is not synced is lost if atoll is killed. For volumes that no server has.
+    /// What the kernel keeps of what programs write: with `writeback` a write ends in its cache,
+    /// and what is not synced is lost if atoll is killed. For volumes that no server has.
     #[arg(long, value_name = "MODE", default_value = "writethrough")]
     cache: Cache,
     /// Say nothing about the volume that is used by default.

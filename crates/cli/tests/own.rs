@@ -1,5 +1,5 @@
-//! A volume of one's own, which its kernel caches as if it were alone with it: what was removed, what
-//! is full, and what is written back.
+//! A volume of one's own, which its kernel caches as if it were alone with it: what was removed,
+//! what is full, and what is written back.
 #![allow(missing_docs)]
 
 mod common;

@@ -210,7 +210,8 @@ fn the_end_of_the_server() {
 #[test]
 fn the_end_of_the_server_among_requests() {
     need("python3", "python3");
-    let served = Served::start(&["a.vol", "b.vol", "--log-level", "info"]);
+    let limit = ["--limit", "all,connections=1000"];
+    let served = Served::start(&[&["a.vol", "b.vol", "--log-level", "info"][..], &limit].concat());
     let writers = ["1", "2", "3", "4"].map(|name| {
         // A line is acknowledged when its number is printed, outside of the volume.
         let program = "

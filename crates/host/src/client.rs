@@ -362,12 +362,6 @@ impl Ring {
         self.connection.is_alive()
     }
 
-    /// As [`client`](Self::client), for at most `max_data` bytes in one request.
-    pub fn client_of(&mut self, max_data: u32) -> Option<Client<Lane<SharedMemory, Wait>>> {
-        let lane = self.lane()?;
-        Client::connect(lane, ClientOptions { max_data, ..ClientOptions::default() }).ok()
-    }
-
     /// A file system for one thread: it has a lane of its own. `None` when all lanes are taken, or
     /// the server is lost.
     pub fn client(&mut self) -> Option<Client<Lane<SharedMemory, Wait>>> {

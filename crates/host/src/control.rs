@@ -12,9 +12,10 @@
 //!
 //! A client that may mount in its own namespaces asks for a mount that is made already (kind 6,
 //! [`Kind::Attached`]); with the answer comes the descriptor of one that is attached nowhere yet,
-//! for move_mount(2). A server that makes none, or not for this client, answers that the session has
-//! ended, and the client mounts by itself (kind 1) over a new connection. What it has attached is served as long as
-//! anything of it is in use; by its end of the socket it says that its mount is gone.
+//! for move_mount(2). A server that makes none, or not for this client, answers that the session
+//! has ended, and the client mounts by itself (kind 1) over a new connection. What it has attached
+//! is served as long as anything of it is in use; by its end of the socket it says that its mount
+//! is gone.
 //!
 //! The session lasts until either side closes its end. A client with a ring may ask for a View when
 //! it has none (kind 5), with the most bytes that it wants; it is answered as above, with the

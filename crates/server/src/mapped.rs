@@ -21,7 +21,6 @@
 //! memory by its descriptor is the same as a store.
 
 use std::any::Any;
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
@@ -41,7 +40,7 @@ use crate::open::handles::Open;
 use crate::rights::identity::{Access, SessionId};
 use crate::session::Session;
 use crate::session::concerns::LOOK;
-use crate::volume::{Volume, Waits};
+use crate::volume::Volume;
 
 pub(crate) mod beyond;
 pub(crate) mod files;
@@ -51,8 +50,8 @@ mod room;
 pub(crate) mod write_back;
 mod zeroing;
 
-pub use files::MapToken;
 pub use files::Mapping;
+pub use memory::MapToken;
 pub use memory::PIECE;
 
 /// The longest that a store waits until it is written back without anybody's asking.
@@ -480,29 +479,9 @@ impl<F: FileSystem + Send> Volume<F> {
         Ok((given, writable))
     }
 
-    /// Whether `token` is one of this volume's.
-    pub fn has_mapped(&self, token: MapToken) -> bool {
-        self.lock().is_ok_and(|state| state.mapped.file(token).is_ok())
-    }
-
     /// Whether all `tokens` are this volume's.
     pub fn are_mapped(&self, mut tokens: impl Iterator<Item = MapToken>) -> bool {
         self.lock().is_ok_and(|state| tokens.all(|token| state.mapped.file(token).is_ok()))
-    }
-
-    /// Makes durable what was stored into a mapped file until now, for the user `uid`: msync(2).
-    ///
-    /// # Errors
-    /// `ESTALE` if nobody has the file mapped any more: then everything has been written back, and
-    /// lasts from the next commit on. Those of [`FileSystem::write`] and [`FileSystem::fsync`].
-    pub fn sync_mapped(&self, token: MapToken, uid: u32, now: Timespec) -> Result<()> {
-        let ino = self.lock()?.mapped.file(token)?.0;
-        self.write_back_file(uid, ino, now)?;
-        self.sync(false)?;
-        // No kernel shows the times of before when this returns.
-        let left = Cell::default();
-        self.enter(Waits::Here, 0, &left)?.involved.add(ino);
-        Ok(())
     }
 }
 
@@ -640,12 +619,12 @@ mod tests {
                 Some(rest) => assert_eq!((rest, written.is_err()), (Rest::After(attr.ino), true)),
             }
             turns += 1;
-            assert!(volume.has_mapped(token), "until all is written back");
+            assert!(volume.are_mapped([token].into_iter()), "until all is written back");
         };
         assert_eq!(written.map(|written| written.len), Ok(5));
         // Two steps a turn.
         assert_eq!(turns, LEN / STEP / 2);
-        assert!(!volume.has_mapped(token));
+        assert!(!volume.are_mapped([token].into_iter()));
         let mut read = |at| {
             let mut read = [0; 5];
             owner.read(&CX, attr.ino, handle, at, &mut read).unwrap();

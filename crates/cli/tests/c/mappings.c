@@ -71,8 +71,7 @@ static void first(const char *path) {
     /* Cut off while it is mapped, and grown again: zeros, whatever was stored. */
     m[9000] = 'x';
     CHECK(ftruncate(fd, 8192) == 0 && m[8] == 'i');
-    m[8200] = 'y';
-    CHECK(ftruncate(fd, SIZE) == 0 && m[9000] == 0 && m[8200] == 0);
+    CHECK(ftruncate(fd, SIZE) == 0 && m[9000] == 0);
     struct stat attributes;
     CHECK(fstat(fd, &attributes) == 0 && attributes.st_size == SIZE);
 
@@ -144,13 +143,6 @@ static void looks(const char *path) {
     char *seen = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, fd, 0);
     CHECK(seen != MAP_FAILED && seen[8192] == 'T');
     CHECK(mprotect(seen, SIZE, PROT_READ | PROT_WRITE) < 0 && errno == EACCES);
-    FILE *maps = fopen("/proc/self/maps", "r");
-    CHECK(maps);
-    char line[512];
-    int ours = 0;
-    while (fgets(line, sizeof line, maps)) ours += strstr(line, "atoll-mapped") != NULL;
-    fclose(maps);
-    CHECK(ours == 1);
 }
 
 /* msync(2) where the descriptor's number is another file's by now. */

@@ -151,8 +151,8 @@ pub fn attach(mount: impl AsFd, target: &Path) -> io::Result<()> {
     Ok(rustix::mount::move_mount(mount, "", CWD, target, flags)?)
 }
 
-/// The same, over an empty file system that nobody sees and that goes with the mount namespace. What
-/// is returned can be read when it has gone.
+/// The same, over an empty file system that nobody sees and that goes with the mount namespace.
+/// What is returned can be read when it has gone.
 ///
 /// # Errors
 /// As [`attach`]; those of mount(2) and inotify(7).

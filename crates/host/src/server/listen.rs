@@ -20,11 +20,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
-use super::control::{self, Answer, Hello, Kind as Asked, ViewAsk};
+use super::control::{self, Answer, Hello, Kind as Asked};
 use super::ends::Ends;
 use super::guests::{Guest, Guests};
 use super::line::{self, Head, Kind, Line, Mail};
-use super::machine;
 use super::mount::{Mount, is_fuse};
 use super::mounter::Mounter;
 use super::newcomer::{Newcomer as RingNewcomer, Remains};
@@ -42,6 +41,11 @@ use atoll_server::Session;
 use atoll_server::Volume;
 use atoll_server::revocable::Revocable;
 use atoll_server::rights::accounts::{Accounts, Charge, Resource, Shares};
+
+mod said;
+mod which;
+
+use said::said;
 
 /// The most sessions at a time. The last third is for the superuser and the server's own user.
 pub const CONNECTIONS_MAX: usize = 1536;
@@ -547,7 +551,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     ) -> Result<(Revocable<Session<F>>, By, Charge), Not> {
         let hello = Hello::decode(message).map_err(|error| error.to_string())?;
         let rules = &self.doors[client.door].1;
-        let (at, volume) = self.volume(rules, &client.peer, &hello.volume)?;
+        let (at, volume) = which::volume(&self.volumes, rules, &client.peer, &hello.volume)?;
         let mut grant =
             rules.grant(&client.peer, volume.name()).ok_or_else(|| rules.refusal(&client.peer))?;
         if self.guests.is_alone(volume.name()) {
@@ -645,8 +649,8 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         }
     }
 
-    /// Has a thread hand out a mount of the superblock of the volume `at`, as `grant` says. There is
-    /// no session but the superblock's: the place stays empty.
+    /// Has a thread hand out a mount of the superblock of the volume `at`, as `grant` says. There
+    /// is no session but the superblock's: the place stays empty.
     fn hand_out(
         &self,
         client: &Newcomer,
@@ -686,37 +690,6 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             .spawn(serve)
             .map_err(|error| format!("the server has no thread left: {error}"))?;
         Ok((By::Superblock(thread, held), place))
-    }
-
-    /// The volume of that name, or the only one.
-    fn volume(
-        &self,
-        rules: &Rules,
-        peer: &Credentials,
-        name: &str,
-    ) -> Result<(usize, &Arc<Volume<F>>), String> {
-        if !self.volumes.iter().any(|volume| rules.grant(peer, volume.name()).is_some()) {
-            return Err(rules.refusal(peer));
-        }
-        if let Some(volume) =
-            self.volumes.iter().enumerate().find(|(_, volume)| volume.name() == name)
-        {
-            return Ok(volume);
-        }
-        // A client that may not use a volume does not learn of it.
-        let names: Vec<&str> = self
-            .volumes
-            .iter()
-            .map(|volume| volume.name())
-            .filter(|name| rules.grant(peer, name).is_some())
-            .collect();
-        match &*self.volumes {
-            [only] if name.is_empty() => Ok((0, only)),
-            _ if name.is_empty() => {
-                Err(format!("it serves several volumes, name one of them: {}", names.join(", ")))
-            }
-            _ => Err(format!("it serves no volume {name}, but: {}", names.join(", "))),
-        }
     }
 
     /// Ends a client's session and its connection, without waiting for either.
@@ -822,46 +795,4 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             })
             .collect()
     }
-}
-
-/// Deals with a message in a session.
-fn said<F: FileSystem + Send>(connected: &Connected<F>, message: &[u8]) -> Next {
-    let Connected { client: Newcomer { socket, peer, porter, .. }, place, by, .. } = connected;
-    if let (By::Worker(..), Some(ask)) = (by, ViewAsk::decode(message))
-        && show(socket, place, porter, ask)
-    {
-        log::debug!("process {} has asked for a View", peer.pid);
-        return Next::Stay;
-    }
-    let Credentials { pid, uid, .. } = peer;
-    log::warn!(user = *uid; "process {pid} of user {uid} broke the protocol; its session ends");
-    Next::End
-}
-
-/// Gives the client of a ring, whose session is in `place`, the View that it asks for. Returns
-/// whether it may: one that has a View breaks the protocol. One that takes no answers is hung up.
-fn show<F: FileSystem + Send>(
-    socket: &Arc<OwnedFd>,
-    place: &Revocable<Session<F>>,
-    porter: &Porter,
-    ViewAsk(most): ViewAsk,
-) -> bool {
-    let begun = place.with(|session| {
-        let mode = if session.access().read_only { Mode::Read } else { Mode::Write };
-        machine::open_view(session, most as usize).map(|memory| memory.map(|memory| (memory, mode)))
-    });
-    let (answer, memory) = match begun {
-        Some(Ok(Some((memory, mode)))) => (Answer::Granted(mode), Some(memory)),
-        Some(Err(error)) => (Answer::Refused(error.to_string()), None),
-        Some(Ok(None)) | None => return false,
-    };
-    let socket = Arc::clone(socket);
-    porter.run(move || {
-        let handed: Vec<_> = memory.iter().map(AsFd::as_fd).collect();
-        if control::send(&*socket, &answer.encode(), &handed).is_err() {
-            // The control thread ends the session.
-            hang_up(&socket);
-        }
-    });
-    true
 }

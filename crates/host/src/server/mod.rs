@@ -2,17 +2,17 @@
 //!
 //! How clients come to a session: [`bind`] makes the socket, `porch` is where they wait until they
 //! have said what they want, [`broker`] the process that receives it, by a [`mod@line`] to
-//! [`listen`], the thread that begins and ends sessions. [`control`] has the messages, `mount` and `worker` serve, the latter
-//! [`lanes`] of rings, whose doorbells are `bells`; [`guests`] are virtual machines; `placement`
-//! says where a worker runs, in `ends` sessions end, a `porter` makes the calls whose cost a client
-//! sets. [`sole`] serves a volume to one mount alone, `superblocks` serve the one that all mounts of
-//! a host share, which a [`mounter`] makes. `upkeep` has the threads that every served
-//! volume needs, of which `tasks` runs what makes syncs and checkpoints; `keeper` looks after
-//! deadlines of notices; `machine` is the machine below the volumes, `pages` the memory of mapped
-//! files; [`peer`] says who a client is and [`rules`] what it may do and take, `newcomer` is one on
-//! its way to a worker, `granted` its session; [`notify`] tells the service manager, `watchdog`
-//! that the threads live; [`confine`] leaves the process nothing but this, in a place of its own
-//! ([`jail`]).
+//! [`listen`], the thread that begins and ends sessions. [`control`] has the messages, `mount` and
+//! `worker` serve, the latter [`lanes`] of rings, whose doorbells are `bells`; [`guests`] are
+//! virtual machines; `placement` says where a worker runs, in `ends` sessions end, a `porter` makes
+//! the calls whose cost a client sets. [`sole`] serves a volume to one mount alone, `superblocks`
+//! serve the one that all mounts of a host share, which a [`mounter`] makes. `upkeep` has the
+//! threads that every served volume needs, of which `tasks` runs what makes syncs and checkpoints;
+//! `keeper` looks after deadlines of notices; `machine` is the machine below the volumes, `pages`
+//! the memory of mapped files; [`peer`] says who a client is and [`rules`] what it may do and take,
+//! `newcomer` is one on its way to a worker, `granted` its session; [`notify`] tells the service
+//! manager, `watchdog` that the threads live; [`confine`] leaves the process nothing but this, in a
+//! place of its own ([`jail`]).
 
 mod arrivals;
 mod bells;

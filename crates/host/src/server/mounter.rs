@@ -2,14 +2,15 @@
 //!
 //! It makes FUSE superblocks, whose device the server gets, and hands out mounts of them that are
 //! attached nowhere yet. It is started before the server has anything, reads nothing but what the
-//! server says, has an empty root directory, no network and `CAP_SYS_ADMIN` alone, and ends with the
-//! server. Each request is done by a child, since a directory is found, and a superblock let go of,
-//! by asking the server; the answer goes to a socket that came with the request.
+//! server says, has an empty root directory, no network and `CAP_SYS_ADMIN` alone, and ends with
+//! the server. Each request is done by a child, since a directory is found, and a superblock let go
+//! of, by asking the server; the answer goes to a socket that came with the request.
 //!
 //! Who attaches a mount in a user namespace of his own is its master there: he could make it
-//! writable, and have set-user-ID bits and device files count, by mounting it anew. The kernel locks
-//! these flags of mounts that it copies with a mount namespace into a user namespace. So each mount
-//! is copied out of such a namespace, of a user namespace in which all users have their numbers.
+//! writable, and have set-user-ID bits and device files count, by mounting it anew. The kernel
+//! locks these flags of mounts that it copies with a mount namespace into a user namespace. So each
+//! mount is copied out of such a namespace, of a user namespace in which all users have their
+//! numbers.
 #![allow(unsafe_code)]
 
 use std::io::{self, Read, Write};

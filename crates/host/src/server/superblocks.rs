@@ -1,11 +1,12 @@
-//! The superblocks that mounts share: for each volume one, of which each client that asks gets a mount
-//! of its own. The kernel keeps these coherent without a word of the server's.
+//! The superblocks that mounts share: for each volume one, of which each client that asks gets a
+//! mount of its own. The kernel keeps these coherent without a word of the server's.
 //!
 //! A superblock is one session, served as a mount of the superuser's: its requests have the true
-//! users, whose permissions the kernel has checked. What a rule says of its client lies in the mount
-//! that this one gets: of which directory it is, and whether anything may be changed there. It is
-//! made for the first client, and let go of with the last; while programs have files open then, it
-//! goes on, and a client that comes gets a new one. Two are coherent by leases, as other mounts are.
+//! users, whose permissions the kernel has checked. What a rule says of its client lies in the
+//! mount that this one gets: of which directory it is, and whether anything may be changed there.
+//! It is made for the first client, and let go of with the last; while programs have files open
+//! then, it goes on, and a client that comes gets a new one. Two are coherent by leases, as other
+//! mounts are.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -9,7 +9,7 @@ use atoll_vfs::{Errno, Ino, Result};
 use crate::host::{Host, PAGES_LEN, Pages};
 use crate::leases::observer::{Change, Content, Now, Observer};
 use crate::mapped::beyond::Beyond;
-use crate::mapped::memory::{Mapper, Memory, Place, piece_of};
+use crate::mapped::memory::{MapToken, Mapper, Memory, Place, piece_of};
 use crate::open::handles::Open;
 use crate::rights::identity::SessionId;
 
@@ -19,10 +19,6 @@ pub(crate) const STEP: u64 = 1 << 20;
 const LOOKS: usize = 64;
 /// The unit in which a file's memory is there.
 const PAGE: u64 = 4096;
-
-/// Sixteen random bytes that name the memory of a mapped file, for loads or for stores too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MapToken(pub [u8; 16]);
 
 /// A token that nobody has been told of.
 pub(crate) fn new_token(host: &dyn Host) -> Result<MapToken> {
@@ -34,8 +30,7 @@ pub(crate) fn new_token(host: &dyn Host) -> Result<MapToken> {
 /// The answer to a client that wants to map an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// For it `Volume::mapped_memory` gives the memory, and `Volume::sync_mapped` makes stores
-    /// durable.
+    /// For it `Volume::mapped_memory` gives the memory.
     pub token: MapToken,
     /// Whether stores are allowed.
     pub writable: bool,

@@ -13,13 +13,16 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::files::MapToken;
 use atoll_vfs::{Errno, Result};
 
 use super::parts::{Parts, length};
 use crate::host::Pages;
 use crate::rights::accounts::{Account, Charge, Resource};
 use crate::rights::identity::{Access, SessionId};
+
+/// Sixteen random bytes that name the memory of a mapped file, for loads or for stores too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MapToken(pub [u8; 16]);
 
 /// Bytes of a piece: what Linux shows its guest at once.
 pub const PIECE: u64 = 2 << 20;

@@ -70,8 +70,8 @@ use openers::Openers;
 const LOCKS: u64 = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
 const FEATURES: u64 = LOCKS | FUSE_HANDLE_KILLPRIV_V2 | FUSE_DIRECT_IO_ALLOW_MMAP | FORGETTING;
 /// The same for the mount that all share. It drops no pages when it sees a time that its own write
-/// has set: it hears of what others write. Where a file has become shorter, a short answer to a read
-/// says so.
+/// has set: it hears of what others write. Where a file has become shorter, a short answer to a
+/// read says so.
 const JOINED_FEATURES: u64 =
     LOCKS | FUSE_HANDLE_KILLPRIV_V2 | FUSE_DIRECT_IO_ALLOW_MMAP | FUSE_CACHE_SYMLINKS;
 /// The same for the only client.

@@ -1,23 +1,19 @@
-//! Inodes that a kernel has removed and still knows: by a working directory, a descriptor of O_PATH,
-//! a name in /proc. They live until it forgets them, as they do on any file system of Linux.
+//! Inodes that a kernel has removed and still knows: by a working directory, a descriptor of
+//! O_PATH, a name in /proc. They live until it forgets them, as they do on any file system of
+//! Linux.
 //!
 //! A volume whose files others change too (a directory of the host) finds an inode by its names. So
 //! the removal of the last one leaves it open, by a handle that allows nothing and that no client
 //! can name; it counts as an open file of the session's. Where there is no room for it the inode is
-//! `ESTALE`, and so is what other clients or programs of the host have removed, and what has no open
-//! files: links, pipes, sockets, devices. Other clients than kernels forget late, and would keep
-//! the storage.
-
-use std::collections::HashMap;
+//! `ESTALE`, and so is what other clients or programs of the host have removed, and what has no
+//! open files: links, pipes, sockets, devices. Other clients than kernels forget late, and would
+//! keep the storage.
 
 use atoll_vfs::{Attr, Context, FileSystem, FileType, Ino, Name, OpenFlags, Timespec};
 
 use crate::open::handles::Open;
 use crate::session::Session;
 use crate::session::call::Call;
-
-/// The inodes that a session holds, by the volume's numbers.
-pub(crate) type Held = HashMap<Ino, Open>;
 
 impl<F: FileSystem> Call<'_, F> {
     /// Opens what `name` in `dir` is, of which `known` are the attributes if they are known, if its

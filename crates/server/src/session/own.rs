@@ -1,5 +1,6 @@
 //! A session's own state, without the volume.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Name, OpenFlags, Result};
@@ -13,7 +14,6 @@ use crate::rights::accounts::Room;
 use crate::rights::identity::{Access, Identity, SessionId};
 use crate::rights::permissions::Credentials;
 use crate::session::concerns::Concerns;
-use crate::session::held::Held;
 
 /// An inode that an answer gives a mount's kernel, and the lease on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(crate) struct Own {
     /// The user's share of what they take, as open files and as memory.
     pub opens: [Room; 2],
     /// What its kernel has removed and still knows.
-    pub held: Held,
+    pub held: HashMap<Ino, Open>,
     pub view: Option<ViewId>,
     /// Of a mount: the leases of its kernel.
     pub cache: Option<Arc<KernelCache>>,

@@ -89,19 +89,14 @@ impl<F: FileSystem + Send> Session<F> {
     ) -> Result<Attr> {
         // The descriptor of an implicit open says nothing that the kernel has not judged.
         let handle = handle.filter(|&handle| handle != Handle(0) || !self.opens_implicitly());
-        let open = match handle {
-            Some(handle) => Some(self.own.handles.get(self.own.inodes.inner(ino)?, handle)?),
-            None => None,
-        };
+        let by = |handle| self.own.handles.get(self.own.inodes.inner(ino)?, handle);
+        let open = handle.map(by).transpose()?;
         let inner = match &open {
             Some(open) => open.ino,
             None => self.own.inodes.named(ino)?,
         };
         let mut call = self.enter(cx, CHANGE)?;
         call.state.involved.add(inner);
-        if let Some(open) = &open {
-            call.state.involved.add(open.ino);
-        }
         let writing =
             open.and_then(|open| open.flags).is_some_and(|flags| flags.contains(OpenFlags::WRITE));
         let mut set = *set;
