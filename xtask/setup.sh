@@ -12,6 +12,8 @@ test)
     # The programs that tests run on a volume, the libraries that C tests are linked with, and what
     # reads the C sources.
     packages+=(cppcheck git make tar dpkg gzip binutils bsdutils procps python3 pkg-config sqlite3 libsqlite3-dev libgdbm-dev postmark nginx wrk)
+    # Benchmarks, suites, languages and tools that are tried on volumes, each as it is.
+    packages+=(dbench fio fuse2fs stress-ng rsync perl musl-tools liburing-dev liblmdb-dev)
     # Virtual machines: the emulator, the stock virtiofsd, the tools of guests, and what unpacks
     # their kernel.
     packages+=(qemu-system-x86 qemu-system-common busybox-static xz-utils)
@@ -154,4 +156,15 @@ fi
 # manage is used as it is.
 if command -v rustup >/dev/null; then
     rustup toolchain install >/dev/null 2>&1 || rustup show active-toolchain >/dev/null
+fi
+
+# Suites of tests that others wrote, below the target folder, each of a fixed version.
+suites=${CARGO_TARGET_DIR:-target}/suites
+if [ "${1:-test}" = test ]; then
+    for suite in pjdfstest@0.2.2 fsx@0.3.2; do
+        grep -qs "^\"${suite/@/ } " "$suites/.crates.toml" && continue
+        # Not for speed: what they wait for is the file system.
+        cargo install --quiet --locked --debug --root "$suites" --target-dir "$suites/build" "$suite"
+    done
+    rm -rf "$suites/build"
 fi

@@ -61,6 +61,13 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Run suites of tests that others wrote, at each place where programs have files, longer than
+    /// the tests do
+    Suites {
+        /// How many times as long
+        #[arg(default_value_t = 20)]
+        times: u32,
+    },
     /// Fuzz a target until stopped; without one, list them
     Fuzz {
         /// The target
@@ -104,6 +111,9 @@ fn main() -> ExitCode {
         Command::Repeat { times, load, arguments } => repeat::run(times, load, &arguments),
         Command::Ci => ci::run(),
         Command::Bench { arguments } => bench(&arguments),
+        Command::Suites { times } => cargo(&["test", "-p", "atoll-cli", "--test", "suites"])
+            .env("ATOLL_SUITES", &times.to_string())
+            .run(),
         Command::Fuzz { target, arguments } => fuzz::run(target.as_deref(), &arguments),
         Command::FuseHeader { header } => fuse_header::run(&header),
         Command::Enumerate(arguments) => enumerate::run(&arguments),

@@ -152,8 +152,8 @@ fn not_root() -> Option<&'static str> {
     (!rustix::process::geteuid().is_root()).then_some("mounting it is the superuser's")
 }
 
-/// `command`, which must succeed.
-fn done(command: &mut Command) -> Result<(), Broken> {
+/// Runs `command`, which must succeed.
+pub fn done(command: &mut Command) -> Result<(), Broken> {
     let output = command.stdin(Stdio::null()).output()?;
     if output.status.success() {
         return Ok(());

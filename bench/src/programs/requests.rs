@@ -4,32 +4,41 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use tempfile::TempDir;
+
+use super::column::done;
 use crate::record::Broken;
 
-/// Where the kernel's tracing is.
-const TRACING: &str = "/sys/kernel/tracing";
 /// The event, below an instance.
 const EVENT: &str = "events/fuse/fuse_request_send";
 /// The memory of each processor for what is traced.
 const BUFFER_KIB: &str = "65536";
 
 /// A buffer of the kernel's tracing of our own, removed when the value goes.
-pub struct Counter(PathBuf);
+pub struct Counter {
+    instance: PathBuf,
+    /// Where the kernel's tracing is mounted meanwhile.
+    tracing: TempDir,
+}
 
 impl Counter {
     /// Makes one.
     pub fn begin() -> Result<Counter, Broken> {
-        let cannot = |error| Broken(format!("requests cannot be counted: {error}; run as root"));
-        let instance = format!("{TRACING}/instances/atoll-bench-{}", std::process::id());
-        std::fs::create_dir(&instance).map_err(cannot)?;
-        let counter = Counter(instance.into());
-        counter.set("buffer_size_kb", BUFFER_KIB).map_err(cannot)?;
+        let tracing = tempfile::tempdir()?;
+        let mut mount = Command::new("mount");
+        done(mount.args(["-t", "tracefs", "none"]).arg(tracing.path()))
+            .map_err(|Broken(why)| Broken(format!("root counts requests: {why}")))?;
+        let instance = format!("instances/atoll-bench-{}", std::process::id());
+        let counter = Counter { instance: tracing.path().join(instance), tracing };
+        std::fs::create_dir(&counter.instance)?;
+        counter.set("buffer_size_kb", BUFFER_KIB)?;
         Ok(counter)
     }
 
     fn set(&self, name: &str, value: &str) -> std::io::Result<()> {
-        std::fs::write(self.0.join(name), value)
+        std::fs::write(self.instance.join(name), value)
     }
 
     /// Counts the requests of this connection from now on.
@@ -43,13 +52,13 @@ impl Counter {
     pub fn stop(&self) -> Result<BTreeMap<String, u64>, Broken> {
         self.set(&format!("{EVENT}/enable"), "0")?;
         let mut counts = BTreeMap::new();
-        for line in BufReader::new(std::fs::File::open(self.0.join("trace"))?).lines() {
+        for line in BufReader::new(std::fs::File::open(self.instance.join("trace"))?).lines() {
             if let Some(kind) = kind(&line?) {
                 *counts.entry(kind.to_owned()).or_default() += 1;
             }
         }
         let lost = |folder: &Path| std::fs::read_to_string(folder.join("stats"));
-        for processor in std::fs::read_dir(self.0.join("per_cpu"))? {
+        for processor in std::fs::read_dir(self.instance.join("per_cpu"))? {
             if lost(&processor?.path())?.lines().any(is_loss) {
                 return Err(Broken("the kernel's buffer was too small for all requests".into()));
             }
@@ -60,7 +69,8 @@ impl Counter {
 
 impl Drop for Counter {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
+        let _ = std::fs::remove_dir(&self.instance);
+        let _ = done(Command::new("umount").arg(self.tracing.path()));
     }
 }
 
