@@ -113,8 +113,8 @@ pub const PREAMBLE: &str = r#"
 cloned() { [ -d tree ] || git clone -q "file://$FIXTURE/origin" tree; }
 unpacked() { [ -d "$1" ] || { mkdir "$1"; tar -xf "$FIXTURE/tree.tar" -C "$1"; }; }
 as_packed() { tar -df "$FIXTURE/tree.tar" -C "$1"; }
-blocks() { fio --name=blocks --filename=blocks --ioengine=psync --size="$MIB"m --invalidate=0 \
-    --verify=crc32c --output-format=terse --terse-version=3 "$@"; }
+blocks() { fio --name=blocks --filename=blocks --ioengine=psync --thread \
+    --disk_util=0 --size="$MIB"m --invalidate=0 --verify=crc32c --output-format=terse --terse-version=3 "$@"; }
 speed() { cut -d';' -f"$1" | awk '{ print $1 * 1024 / 1e6 }'; }
 "#;
 
