@@ -89,12 +89,12 @@ fn file_handles_are_good_for_kernels_that_never_saw_the_file() {
 fn times_of_last_access_are_set_as_the_option_says() {
     let ways = Ways::with("atime.c", &["--atime", "relatime"]);
     for way in ways::all() {
-        // There the kernel reads what is open already without a word.
-        let own = matches!(way, Way::Run | Way::WrittenBack | Way::Static | Way::MountedFile);
-        let kind = if own { "cached" } else { "relatime" };
         // Who mounts what a server serves does not know what that does; a server that makes the
         // mount does.
+        let own = matches!(way, Way::Run | Way::WrittenBack | Way::Static | Way::MountedFile);
         let shown = own || geteuid().is_root();
+        // There the kernel reads what is open already without a word.
+        let kind = if shown { "cached" } else { "relatime" };
         let arguments = [kind, "{}", "shown"];
         assert_eq!(ways.run(way, &arguments[..2 + usize::from(shown)]), "end\n", "{way:?}");
     }
