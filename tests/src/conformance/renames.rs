@@ -226,10 +226,12 @@ pub fn rename_whiteout(s: &mut Subject) {
     let (dir, above) = (s.dir(ROOT, "dir"), s.attr(ROOT).nlink);
     let file = s.file_with(ROOT, "a", b"content");
     s.file_with(dir, "old", b"old");
+    // The caller's, as what it makes.
+    let of = s.attr(file);
     let left = |s: &mut Subject, parent: Ino, at: &str| {
-        let (cx, attr) = (s.cx(), s.lookup(parent, at).expect("what is left"));
+        let attr = s.lookup(parent, at).expect("what is left");
         assert_eq!((attr.mode, attr.rdev), (FileType::CharDevice.mode_bits(), 0), "{at}");
-        assert_eq!((attr.nlink, attr.uid, attr.gid), (1, cx.uid, cx.gid), "{at}");
+        assert_eq!((attr.nlink, attr.uid, attr.gid), (1, of.uid, of.gid), "{at}");
         attr.ino
     };
     s.rename_with((ROOT, "a"), (dir, "b"), WHITEOUT).unwrap();

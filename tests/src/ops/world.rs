@@ -211,7 +211,12 @@ impl World {
                 let new_bytes = name_bytes(new_name);
                 let to = Name::new(&new_bytes)?;
                 let (from, new_parent) = (self.node(parent), self.node(new_parent));
-                done(fs.rename(cx, from, at, new_parent, to, flags)?)
+                fs.rename(cx, from, at, new_parent, to, flags)?;
+                // What is left is seen at once, as what other calls make.
+                match flags.contains(RenameFlags::WHITEOUT) {
+                    true => self.see(&fs.lookup(cx, from, at)?),
+                    false => Outcome::Done,
+                }
             }
             Op::Link { node, parent, .. } => {
                 self.see(&fs.link(cx, self.node(node), self.node(parent), at)?)
