@@ -333,9 +333,10 @@ impl Inodes {
         }
     }
 
-    /// Whether the client was given `ino`, the volume's number, and has not forgotten it.
-    pub(crate) fn is_given(&self, ino: Ino) -> bool {
-        self.slot_of.get(&ino).is_some_and(|&slot| self.slots[slot].count > 0)
+    /// Whether it is known that the client does not know `ino`, the volume's number.
+    pub(crate) fn has_forgotten(&self, ino: Ino) -> bool {
+        let count = self.slot_of.get(&ino).map_or(0, |&slot| self.slots[slot].count);
+        self.is_counted() && count == 0
     }
 
     /// Whether this session has `ino`, the volume's number, open.

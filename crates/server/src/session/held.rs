@@ -2,12 +2,12 @@
 //! O_PATH, a name in /proc. They live until it forgets them, as they do on any file system of
 //! Linux.
 //!
-//! A volume whose files others change too (a directory of the host) finds an inode by its names. So
-//! the removal of the last one leaves it open, by a handle that allows nothing and that no client
-//! can name; it counts as an open file of the session's. Where there is no room for it the inode is
-//! `ESTALE`, and so is what other clients or programs of the host have removed, and what has no
-//! open files: links, pipes, sockets, devices. Other clients than kernels forget late, and would
-//! keep the storage.
+//! A file system keeps an inode as long as it has a name or is open. So the removal of the last name
+//! leaves it open, by a handle that allows nothing and that no client can name; it counts as an open
+//! file of the session's. Where there is no room for it the inode is `ESTALE`, and so is what other
+//! clients or programs of the host have removed, and what has no open files: links, pipes, sockets,
+//! devices. Other clients than kernels forget late, and would keep the storage. That of a volume's
+//! only client is left out: it would see by statfs(2) what it has not forgotten yet.
 
 use atoll_vfs::{Attr, Context, FileSystem, FileType, Ino, Name, OpenFlags, Timespec};
 
@@ -19,13 +19,14 @@ impl<F: FileSystem> Call<'_, F> {
     /// Opens what `name` in `dir` is, of which `known` are the attributes if they are known, if its
     /// removal would take it from the client. For [`removed`](Self::removed).
     pub fn hold(&mut self, dir: Ino, name: Name<'_>, known: Option<Attr>) -> Option<Open> {
-        if self.own.cache.is_none() || !self.state.counts || name.is_dot_or_dot_dot() {
+        let kernel = self.own.cache.as_ref().filter(|cache| !cache.is_alone());
+        if kernel.is_none() || name.is_dot_or_dot_dot() {
             return None;
         }
         let attr = known.or_else(|| self.state.peek(&self.cx, dir, name).ok())?;
         let (ino, own) = (attr.ino, &mut *self.own);
         let goes = attr.is_dir() || attr.nlink == 1 && attr.file_type() == FileType::Regular;
-        if !goes || !own.inodes.is_given(ino) || own.held.contains_key(&ino) {
+        if !goes || own.inodes.has_forgotten(ino) || own.held.contains_key(&ino) {
             return None;
         }
         own.check_room().ok()?;
@@ -54,7 +55,8 @@ impl<F: FileSystem> Call<'_, F> {
 impl<F: FileSystem + Send> Session<F> {
     /// Lets go of `ino`, the volume's number, if it is held and the client has forgotten it.
     pub(crate) fn let_go(&mut self, ino: Ino) {
-        if self.own.inodes.is_given(ino) {
+        // Where it is not known how often it was given, a kernel forgets all at once.
+        if self.own.inodes.is_counted() && !self.own.inodes.has_forgotten(ino) {
             return;
         }
         let Some(open) = self.own.held.remove(&ino) else { return };
@@ -103,13 +105,21 @@ mod tests {
 
     #[test]
     fn what_a_kernel_removes_lives_until_it_is_forgotten() {
-        let volume = crate::testing::volume();
-        volume.set_foreign(KnownMost::default()).unwrap();
+        for foreign in [true, false] {
+            let volume = crate::testing::volume();
+            if foreign {
+                volume.set_foreign(KnownMost::default()).unwrap();
+            }
+            removes_in_every_way(&volume, foreign);
+        }
+    }
+
+    fn removes_in_every_way(volume: &Arc<Volume<ModelFs>>, counted: bool) {
         let files = |volume: &Arc<Volume<ModelFs>>| {
             let all = volume.lock().unwrap().fs.statfs(&CX).unwrap();
             all.files - all.files_free
         };
-        let before = files(&volume);
+        let before = files(volume);
         type Act = fn(&mut Session<ModelFs>) -> atoll_vfs::Result<()>;
         let ways: [(bool, Act); 4] = [
             (false, |s| s.unlink(&CX, ROOT, name("a"))),
@@ -119,7 +129,7 @@ mod tests {
         ];
         for (is_dir, way) in ways {
             for (kernel, room) in [(true, 1), (true, 0), (false, 1)] {
-                let mut s = session(&volume, kernel, room);
+                let mut s = session(volume, kernel, room);
                 let [gone, _] = ["a", "b"].map(|at| {
                     let made = match is_dir {
                         true => s.mkdir(&CX, ROOT, name(at), 0o755),
@@ -141,8 +151,10 @@ mod tests {
                         let handle = atoll_vfs::Handle(guess << 32);
                         assert_eq!(s.read(&CX, gone, handle, 0, &mut [0]), Err(Errno::EBADF));
                     }
-                    s.forget(gone, 1);
-                    assert_eq!(lives(&mut s), Ok(0));
+                    if counted {
+                        s.forget(gone, 1);
+                        assert_eq!(lives(&mut s), Ok(0));
+                    }
                     s.forget(gone, 1);
                     assert_eq!(lives(&mut s), Err(Errno::ESTALE));
                     assert!(s.opendir(&CX, ROOT).is_ok());
@@ -153,7 +165,7 @@ mod tests {
                 }
                 // The end of the session lets go of what is held.
                 drop(s);
-                assert_eq!(files(&volume), before);
+                assert_eq!(files(volume), before);
             }
         }
     }
