@@ -64,7 +64,7 @@ fn pairs_and_triples() {
             println!("{cases} cases: {tried:?}");
             assert!(cases > 100 && tried.in_recovery > 300 && tried.halves > 20);
             assert!(tried.out_of_space > 10, "no volume was ever full");
-            assert!(tried.removal_steps > 5, "nothing was freed in steps");
+            assert!(tried.removal_steps > 2, "nothing was freed in steps");
         }
     }
 }
