@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const LINKS_MAX: u32 = 40;
 
 /// How long it waits for others who still have the volume, and for its server to close it.
-const USERS: Duration = Duration::from_secs(10);
+const USERS: Duration = Duration::from_secs(5);
 const SERVER: Duration = Duration::from_secs(100);
 
 /// How long a lazy unmount waits, should nobody use the volume.

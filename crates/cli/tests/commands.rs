@@ -418,7 +418,8 @@ fn mounting_for_all() {
     assert!(refuse(path, &["mount", "v.vol", "point"], 1).contains("in use"));
     let open = std::fs::File::open(path.join("point/file")).unwrap();
     let said = refuse(path, &["umount", "point"], 1);
-    assert!(said.contains("programs use it"), "{said}");
+    let this = format!("({})", std::process::id());
+    assert!(said.contains("programs use it: ") && said.contains(&this), "{said}");
     drop(open);
     common::unmount(path, "point");
     // It is closed when that has returned.
@@ -446,6 +447,26 @@ fn mounting_for_all() {
     assert_eq!(error.raw_os_error(), Some(libc::EROFS));
     assert_eq!(run(path, &["ls", "v.vol"]), "file\nopen\n");
     common::unmount(path, "point");
+
+    // A process elsewhere that has it still is waited for, named, and not for ever.
+    if nix::unistd::geteuid().is_root() {
+        run(path, &["mount", "v.vol", "point"]);
+        let mut elsewhere = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", "echo in; read end"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        elsewhere.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
+        let said = refuse(path, &["umount", "point"], 1);
+        let who = format!("sh ({}) still has", elsewhere.id());
+        assert!(said.contains("waiting until") && said.contains(&who), "{said}");
+        drop(elsewhere.stdin.take());
+        elsewhere.wait().unwrap();
+        wait_until("the volume is closed", || {
+            atoll().current_dir(path).args(["ls", "v.vol"]).output().unwrap().status.success()
+        });
+    }
 
     // In the foreground, a signal unmounts and closes it.
     let mut served = atoll()

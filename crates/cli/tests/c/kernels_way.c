@@ -1,5 +1,5 @@
-// What a kernel has right of every file system, in a directory of its own: kernels_way.rs says how. Ends with 0 if it is
-// right, 77 where it cannot be tested, and says what is wrong otherwise.
+// What a kernel has right of every file system, in a directory of its own: kernels_way.rs says how.
+// Ends with 0 if it is right, 77 where it cannot be tested, and says what is wrong otherwise.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,12 @@
 #include <unistd.h>
 
 static int wrong;
-#define CHECK(what) do { if (!(what)) { printf("line %d: %s: %s\n", __LINE__, #what, strerror(errno)); wrong = 1; } } while (0)
+#define CHECK(what) ((what) ? (void)0 : fails(__LINE__, #what))
+
+static void fails(int line, const char *what) {
+    printf("line %d: %s: %s\n", line, what, strerror(errno));
+    wrong = 1;
+}
 
 static int file(const char *name, char fill, size_t length) {
     char *data = malloc(length + 1);
@@ -50,7 +55,8 @@ static void position(void) {
     syscall(SYS_close, fd);
     int again = syscall(SYS_openat, AT_FDCWD, "g", O_RDWR, 0);
     CHECK(again == fd && pread(again, b, 1, 0) == 1 && b[0] == 'g');
-    CHECK(pwrite(again, "WRITTEN", 7, 0) == 7 && pread(twin, b, 9, 0) == 9 && !memcmp(b, "00000000", 8));
+    CHECK(pwrite(again, "WRITTEN", 7, 0) == 7);
+    CHECK(pread(twin, b, 9, 0) == 9 && !memcmp(b, "00000000", 8));
 }
 
 // Memory that is none is EFAULT, or as many bytes as there was room for.

@@ -358,11 +358,6 @@ impl KernelCache {
         self.table().buffered.contains_key(&handle)
     }
 
-    /// Whether the kernel is the volume's only client.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.lends == Lends::All
-    }
-
     /// Whether the kernel may keep pages of `ino`, since it hears of all changes to them.
     pub fn keeps_pages(&self, ino: Ino) -> bool {
         match self.lends {

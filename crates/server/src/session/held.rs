@@ -2,12 +2,15 @@
 //! O_PATH, a name in /proc. They live until it forgets them, as they do on any file system of
 //! Linux.
 //!
-//! A file system keeps an inode as long as it has a name or is open. So the removal of the last name
-//! leaves it open, by a handle that allows nothing and that no client can name; it counts as an open
-//! file of the session's. Where there is no room for it the inode is `ESTALE`, and so is what other
-//! clients or programs of the host have removed, and what has no open files: links, pipes, sockets,
-//! devices. Other clients than kernels forget late, and would keep the storage. That of a volume's
-//! only client is left out: it would see by statfs(2) what it has not forgotten yet.
+//! A file system keeps an inode as long as it has a name or is open. So the removal of the last
+//! name leaves it open, by a handle that allows nothing and that no client can name; it counts
+//! as an open file of the session's. Where there is no room for it the inode is `ESTALE`, and
+//! so is what other clients or programs of the host have removed.
+//!
+//! A kernel forgets a little later than it removes, other clients much later. Who removes files
+//! to have room must find it, so what holds storage is not held: of a volume directories alone
+//! are, of a directory of the host files too that are not large. Links, pipes, sockets and
+//! devices cannot be open.
 
 use atoll_vfs::{Attr, Context, FileSystem, FileType, Ino, Name, OpenFlags, Timespec};
 
@@ -15,17 +18,21 @@ use crate::open::handles::Open;
 use crate::session::Session;
 use crate::session::call::Call;
 
+/// A file that has more blocks of 512 bytes is large.
+const BLOCKS: u64 = (1 << 20) / 512;
+
 impl<F: FileSystem> Call<'_, F> {
     /// Opens what `name` in `dir` is, of which `known` are the attributes if they are known, if its
     /// removal would take it from the client. For [`removed`](Self::removed).
     pub fn hold(&mut self, dir: Ino, name: Name<'_>, known: Option<Attr>) -> Option<Open> {
-        let kernel = self.own.cache.as_ref().filter(|cache| !cache.is_alone());
-        if kernel.is_none() || name.is_dot_or_dot_dot() {
+        let implicit = self.own.implicit.is_some();
+        if self.own.cache.is_none() || implicit || name.is_dot_or_dot_dot() {
             return None;
         }
         let attr = known.or_else(|| self.state.peek(&self.cx, dir, name).ok())?;
         let (ino, own) = (attr.ino, &mut *self.own);
-        let goes = attr.is_dir() || attr.nlink == 1 && attr.file_type() == FileType::Regular;
+        let file = self.state.counts && attr.file_type() == FileType::Regular;
+        let goes = attr.is_dir() || file && attr.nlink == 1 && attr.blocks <= BLOCKS;
         if !goes || own.inodes.has_forgotten(ino) || own.held.contains_key(&ino) {
             return None;
         }
@@ -141,7 +148,7 @@ mod tests {
                 s.lookup(&CX, ROOT, name("a")).unwrap();
                 way(&mut s).unwrap();
                 let lives = |s: &mut Session<ModelFs>| s.getattr(&CX, gone).map(|attr| attr.nlink);
-                if !kernel || room == 0 {
+                if !kernel || room == 0 || !counted && !is_dir {
                     assert_eq!(lives(&mut s), Err(Errno::ESTALE), "{kernel} {room}");
                 } else {
                     assert_eq!(lives(&mut s), Ok(0));

@@ -37,7 +37,7 @@ pub(crate) struct Own {
     pub handles: Handles,
     /// The user's share of what they take, as open files and as memory.
     pub opens: [Room; 2],
-    /// What its kernel has removed and still knows.
+    /// What its kernel has removed and still knows, by the volume's numbers.
     pub held: HashMap<Ino, Open>,
     pub view: Option<ViewId>,
     /// Of a mount: the leases of its kernel.
