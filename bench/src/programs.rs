@@ -1,8 +1,8 @@
 //! Real programs, unmodified, on each way to a file system: git, tar, make, SQLite and others.
 //!
-//! Read in this order: [`rows`] the programs and what is aimed at; [`column`] the ways; [`fixture`]
-//! what the programs work on; [`player`] the process that runs them where a column has its files;
-//! [`requests`] what the kernel asks of a FUSE server meanwhile; [`report`] the table.
+//! Read in this order: [`rows`] the programs and what is aimed at; [`mod@column`] the ways;
+//! [`fixture`] what the programs work on; [`player`] the process that runs them where a column has
+//! its files; [`requests`] what the kernel asks of a FUSE server meanwhile; [`report`] the table.
 //!
 //! A round starts every column on a new file system, and each row goes to one column after the
 //! other, so that what the machine does meanwhile meets all of them.

@@ -80,6 +80,9 @@ pub struct Mirror {
     timely: BTreeSet<Ino>,
     /// The last inode that was heard of.
     latest: Ino,
+    /// Directories that were removed. One that a kernel still knows lives on for all: nobody can
+    /// tell for how long.
+    removed: BTreeSet<Ino>,
 }
 
 impl Mirror {
@@ -100,6 +103,7 @@ impl Mirror {
             lags_to: Ino(0),
             timely: BTreeSet::new(),
             latest: Ino(3),
+            removed: BTreeSet::new(),
         }
     }
 
@@ -130,6 +134,12 @@ impl Mirror {
         self.model.lookup(&cx, parent, name).ok().map(|attr| attr.ino)
     }
 
+    fn directories(&mut self, all: &BTreeSet<Ino>) -> Vec<Ino> {
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        let is_dir = |ino: &Ino| self.model.getattr(&cx, *ino).is_ok_and(|attr| attr.is_dir());
+        all.iter().copied().filter(is_dir).collect()
+    }
+
     fn involved(&mut self, call: &Call, all: &mut BTreeSet<Ino>) {
         all.extend(call.nodes().into_iter().flatten().map(|node| node.model));
         for (parent, name) in call.names().into_iter().flatten() {
@@ -152,8 +162,14 @@ impl Mirror {
         self.calls += 1;
         let mut involved = BTreeSet::new();
         self.involved(call, &mut involved);
+        let directories = self.directories(&involved);
         let model = call.ask(&mut self.model, cx, Side::Model);
         let admissible: Vec<Errno> = self.model.admissible().to_vec();
+        for ino in directories {
+            if self.model.getattr(cx, ino) == Err(Errno::ESTALE) {
+                self.removed.insert(ino);
+            }
+        }
         if let Ok(Answer::Attr(attr) | Answer::Created(attr, _)) = &model {
             self.latest = self.latest.max(attr.ino);
         }
@@ -165,7 +181,9 @@ impl Mirror {
             self.timely.insert(shown);
         }
         let lax = Lax { times: self.lags(shown), birth: by_kernel };
-        if !agree(served, &model, &admissible, lax) {
+        let removed = |node: Node| self.removed.contains(&node.model);
+        let lives = model == Err(Errno::ESTALE) && call.nodes().into_iter().flatten().any(removed);
+        if !lives && !agree(served, &model, &admissible, lax) {
             return Err(format!("{call:?} was answered {served:?} where the model says {model:?}"));
         }
         if model.is_ok() && call.has_effect() {

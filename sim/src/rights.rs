@@ -137,10 +137,10 @@ pub fn may_refuse(mirror: &mut Mirror, role: Role, call: &Call, error: Errno) ->
     let attr = node.and_then(|node| mirror.attr(node));
     match error {
         Errno::EROFS => role.is_read_only() && call.has_effect(),
-        // Linux has no attributes of users at symbolic links.
+        // Linux has attributes of users at regular files and directories alone.
         Errno::EPERM if matches!(call, Call::Setxattr { .. } | Call::Removexattr { .. }) => {
-            attr.is_some_and(|attr| attr.file_type() == FileType::Symlink)
-                || !allows(mirror, role, call)
+            let has = [FileType::Regular, FileType::Directory];
+            attr.is_some_and(|attr| !has.contains(&attr.file_type())) || !allows(mirror, role, call)
         }
         Errno::EACCES | Errno::EPERM => {
             // A handle that is not open for writing helps nobody.

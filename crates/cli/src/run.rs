@@ -282,6 +282,9 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<(), F
         // Only the server may have it now, so that its end is the mount's.
         drop(device);
         made = line.wait()?;
+        // Until the kernel has asked for them, the root's owner is one that a user namespace does
+        // not know, and whose directories nobody there may write. A failure shows by itself.
+        let _ = std::fs::metadata(&attachment.target);
     }
     Ok(())
 }

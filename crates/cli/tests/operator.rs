@@ -11,10 +11,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use atoll_host::client::{Address, Connection};
+use atoll_host::server::rules::Mode;
+use atoll_transport::channel::Config;
+use atoll_vfs::{Context, FileSystem, Ino, Name, OpenFlags, Timespec};
 use common::serving::Served;
 use common::{as_user, atoll, fails, folder, fsck, listens, ok, volume, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 /// In a user namespace all whom it has no number for have one and the same, here the server's own.
 #[test]
@@ -94,19 +100,33 @@ fn strangers_have_rings() {
         return;
     }
     let served = Served::start(&["a.vol", "--no-superuser", "--allow", "all=rw"]);
-    let program = "import os, sys; f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); \
-                   [os.pwrite(f, bytes(100), 0) for i in range(3000)]";
-    let write = |name| format!("chmod 777 /vol || true; python3 -c \"{program}\" /vol/{name}");
-    let connected = |served: &Served| served.log().matches("connects to").count();
-    for (number, command) in
-        [served.run("s:/vol", &write("root")), served.run_as_user("s:/vol", &write("user"))]
-            .iter_mut()
-            .enumerate()
-    {
-        ok(command);
-        assert_eq!(connected(&served), number + 1, "{}", served.log());
+    ok(&mut served.run("s:/vol", "chmod 777 /vol"));
+    let write = |name: &str, connections: usize| {
+        let place = Address::find(&served.path().join("s")).unwrap();
+        let connection = Connection::open(&place).unwrap();
+        let mut ring = connection.ring(Mode::Write, &Config::default()).unwrap();
+        let mut client = ring.client().unwrap();
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        let name = Name::new(name.as_bytes()).unwrap();
+        let made = client.create(&cx, Ino::ROOT, name, 0o644, OpenFlags::WRITE);
+        let (attr, handle) = made.unwrap();
+        for _ in 0..3000 {
+            client.write(&cx, attr.ino, handle, 0, &[0; 100]).unwrap();
+        }
+        assert_eq!(served.log().matches("connects to").count(), connections, "{}", served.log());
         assert!(!served.log().contains("refused"), "{}", served.log());
-    }
+        attr.uid
+    };
+    assert_eq!(write("root", 1), 0);
+    let user = || {
+        // This thread alone becomes the user.
+        let (uid, gid) = (Uid::from_raw(65534), Gid::from_raw(65534));
+        set_thread_groups(&[]).unwrap();
+        set_thread_res_gid(gid, gid, gid).unwrap();
+        set_thread_res_uid(uid, uid, uid).unwrap();
+        write("user", 2)
+    };
+    assert_eq!(std::thread::scope(|scope| scope.spawn(user).join().unwrap()), 65534);
     served.stop();
 }
 

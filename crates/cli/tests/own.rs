@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{atoll, children, fails, folder, fsck, need, ok, volume};
+use common::{atoll, children, fails, folder, fsck, need, ok, volume, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -36,11 +36,7 @@ fn what_is_removed_makes_room_at_once() {
                 dd if=/dev/zero of=f bs=4k count=$most status=none
                 # Another has it open, and lets go of it.
                 exec 9<f; rm f; exec 9<&-
-                # The blocks of a large file go in steps.
-                for wait in $(seq 100); do
-                    now=$(free); [ $now -gt $(( before - 200 )) ] && break; sleep 0.05
-                done
-                [ $now -gt $(( before - 200 )) ] || { echo "$i: $now of $before"; exit 1; }
+                now=$(free); [ $now -gt $(( before - 200 )) ] || { echo "$i: $now of $before"; exit 1; }
                 [ $((i % 2)) = 0 ] || continue
                 dd if=/dev/zero of=f bs=4k count=$most status=none; rm f
             done
@@ -120,7 +116,11 @@ fn killed(dir: &Path, options: &[&str], script: &str) {
     assert_eq!(servers.len(), 1);
     kill(Pid::from_raw(servers[0]), Signal::SIGKILL).unwrap();
     // The program is left, and finds nothing there any more.
-    let programs = children(child.id(), "sleep");
+    let mut programs = Vec::new();
+    wait_until("the program waits", || {
+        programs = children(child.id(), "sleep");
+        !programs.is_empty()
+    });
     programs.iter().for_each(|&pid| kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap());
     child.wait().unwrap();
     fsck(&dir.join("a.vol"));

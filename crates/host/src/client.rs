@@ -185,7 +185,7 @@ impl Connection {
     }
 
     /// Asks for a mount that the server makes, to be attached in this process's namespaces by
-    /// [`attach`](crate::fuse::mount::attach). This connection is to stay for as long as it is
+    /// `fuse::mount::attach`. This connection is to stay for as long as it is
     /// mounted. `None` if the server makes none here: then [`mount`](Self::mount) over another
     /// connection does.
     ///

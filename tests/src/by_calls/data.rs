@@ -148,14 +148,24 @@ impl FileSystem for ByCalls {
 
     fn rename(
         &mut self,
-        _: &Context,
+        cx: &Context,
         parent: Ino,
         name: Name<'_>,
         new_parent: Ino,
         new_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.move_name((parent, name), (new_parent, new_name), flags)
+        let whiteout = flags.contains(RenameFlags::WHITEOUT) && !name.is_dot_or_dot_dot();
+        let before = whiteout.then(|| self.see(parent, name.bytes()).map(|attr| attr.ino));
+        self.move_name((parent, name), (new_parent, new_name), flags)?;
+        let left = before.map(|before| (before, self.see(parent, name.bytes())));
+        // Two names of one file stay as they are.
+        match left {
+            Some((before, Ok(left))) if before != Ok(left.ino) => {
+                self.give(cx, parent, name.bytes(), left.mode).map(drop)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn link(&mut self, _: &Context, ino: Ino, new_parent: Ino, new_name: Name<'_>) -> Result<Attr> {

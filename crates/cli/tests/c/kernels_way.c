@@ -28,6 +28,7 @@ static void fails(int line, const char *what) {
 static int file(const char *name, char fill, size_t length) {
     char *data = malloc(length + 1);
     int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    if (!data) abort();
     memset(data, fill, length);
     CHECK(fd >= 0 && write(fd, data, length) == (ssize_t)length);
     free(data);

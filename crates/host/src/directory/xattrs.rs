@@ -152,6 +152,7 @@ mod tests {
             assert_eq!(to_client(hidden.as_bytes()), None);
         }
         assert_eq!(to_host(b"node"), Err(Errno::EOPNOTSUPP));
-        assert_eq!(to_host(&[b'x'; 250]), Err(Errno::ERANGE));
+        let long = [&b"trusted."[..], &[b'x'; 242]].concat();
+        assert_eq!(to_host(&long), Err(Errno::ERANGE));
     }
 }

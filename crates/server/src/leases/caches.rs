@@ -46,8 +46,8 @@
 //! # The mount that all share
 //!
 //! The mounts of a host may be one to the server ([`Lends::Timed`]): its kernel keeps them coherent
-//! among themselves. While no other session may change the volume ([`KernelCache::is_alone`]) it is
-//! lent names too, for [`NAMES`] and without account. Nobody can invalidate those: the lock of the
+//! among themselves. While no other session may change the volume (`KernelCache::is_alone`) it is
+//! lent names too, for `NAMES` and without account. Nobody can invalidate those: the lock of the
 //! directory is held as long as a program likes that lists it into memory whose pages come late. So
 //! a change of a name by another waits until all have run out; since none is lent while there is
 //! another session, that is for its first changes, and for a second at most. A lease is noted

@@ -117,6 +117,12 @@ impl Removals {
         inos.back().copied().filter(|_| inos.len() >= LEFT_MAX)
     }
 
+    /// One of the inodes that calls have left, if there are any.
+    pub fn any(&self) -> Option<Ino> {
+        let queue = self.queue();
+        queue.waiting.keys().next().copied().filter(|_| self.are_served() && !queue.closed)
+    }
+
     /// Calls `then` when nothing is left of `ino`; at once, if that is so.
     pub fn after(&self, ino: Ino, then: Then) {
         if let Some(waiting) = self.queue().waiting.get_mut(&ino) {

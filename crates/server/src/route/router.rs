@@ -104,8 +104,9 @@ impl Router {
                 let error = OutHeader::load(&out.message).error;
                 let full = [Errno::ENOSPC, Errno::EDQUOT].map(|errno| -errno.raw());
                 let depends = full.contains(&error) || matches!(request, Request::Statfs);
-                if depends && out.reply.message > 0 && session.keeps_removed() {
-                    out.early = Some(Early::Others);
+                if depends && out.reply.message > 0 && session.opens_implicitly() {
+                    out.early = session.keeps_removed().then_some(Early::Others);
+                    session.waits_for_removals();
                 }
                 return Ok(());
             }

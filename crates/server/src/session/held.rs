@@ -4,7 +4,7 @@
 //!
 //! A file system keeps an inode as long as it has a name or is open. So the removal of the last
 //! name leaves it open, by a handle that allows nothing and that no client can name; it counts
-//! as an open file of the session's. Where there is no room for it the inode is `ESTALE`, and
+//! as an open file of the session's. Where that would be too many the inode is `ESTALE`, and
 //! so is what other clients or programs of the host have removed.
 //!
 //! A kernel forgets a little later than it removes, other clients much later. Who removes files
@@ -20,6 +20,9 @@ use crate::session::call::Call;
 
 /// A file that has more blocks of 512 bytes is large.
 const BLOCKS: u64 = (1 << 20) / 512;
+/// What is held takes such a part of the session's open files: a client that forgets late goes on
+/// opening others.
+const PART: usize = if cfg!(test) { 1 } else { 16 };
 
 impl<F: FileSystem> Call<'_, F> {
     /// Opens what `name` in `dir` is, of which `known` are the attributes if they are known, if its
@@ -33,7 +36,8 @@ impl<F: FileSystem> Call<'_, F> {
         let (ino, own) = (attr.ino, &mut *self.own);
         let file = self.state.counts && attr.file_type() == FileType::Regular;
         let goes = attr.is_dir() || file && attr.nlink == 1 && attr.blocks <= BLOCKS;
-        if !goes || own.inodes.has_forgotten(ino) || own.held.contains_key(&ino) {
+        let full = own.held.len() >= own.access.limits.open_files / PART;
+        if !goes || full || own.inodes.has_forgotten(ino) || own.held.contains_key(&ino) {
             return None;
         }
         own.check_room().ok()?;

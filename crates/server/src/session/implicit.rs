@@ -11,7 +11,7 @@
 //! kernel forgets it. The kernel may be given an inode again while it forgets it: how often it was
 //! given each is counted.
 
-use atoll_vfs::{Attr, Context, FileSystem, FileType, Handle, Ino, OpenFlags, Result};
+use atoll_vfs::{Attr, Context, FileSystem, FileType, Handle, Ino, OpenFlags, Rest, Result};
 
 use crate::open::handles::Open;
 use crate::session::Session;
@@ -36,6 +36,13 @@ impl<F: FileSystem + Send> Session<F> {
     /// having been read yet.
     pub(crate) fn keeps_removed(&self) -> bool {
         self.own.implicit.as_ref().is_some_and(|implicit| implicit.has_removed())
+    }
+
+    /// The call that was made is made again when nothing is left to be freed any more.
+    pub(crate) fn waits_for_removals(&self) {
+        if let Some(ino) = self.volume.removals.any() {
+            self.left.set(Some(Rest::Until(ino)));
+        }
     }
 
     /// The handle that the client means by `handle` of `ino`, a file or else a directory.
