@@ -123,6 +123,7 @@ impl<F: FileSystem + Send> Session<F> {
                 inodes,
                 handles: Handles::default(),
                 opens,
+                holds: false,
                 held: HashMap::new(),
                 view: None,
                 cache: None,
@@ -277,6 +278,12 @@ impl<F: FileSystem + Send> Session<F> {
         state.caches.begin(&cache);
         self.own.cache = Some(Arc::clone(&cache));
         Ok(cache)
+    }
+
+    /// From now on what the client removes is held as long as it knows it: for a kernel that says
+    /// soon what it has forgotten.
+    pub fn hold_removed(&mut self) {
+        self.own.holds = true;
     }
 
     /// The next read is for the kernel's page cache, if `yes`.

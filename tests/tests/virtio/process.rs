@@ -165,6 +165,7 @@ const NOT_C: &[(&str, &str)] = &[
     ("rename_replaces_a_file", LIVES),
     ("rename_replaces_an_empty_directory", LIVES),
     ("rename_replaces_an_open_file", LIVES),
+    ("rename_whiteout", "what is left is its own user's"),
     ("rmdir_removes_empty_directories", LIVES),
     ("setattr_size_errors", ERROR),
     ("setgid_directories", NO_TMPFILE),

@@ -366,6 +366,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             let cache = session
                 .begin_cache(lends, mount)
                 .map_err(|error| io::Error::from_raw_os_error(error.raw()))?;
+            session.hold_removed();
             let account = session.access().account.clone();
             let gate = Arc::clone(session.volume().gate());
             Ok::<_, io::Error>((kernel, cache, (gate, host), meter, account))

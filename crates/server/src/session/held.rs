@@ -7,10 +7,10 @@
 //! as an open file of the session's. Where that would be too many the inode is `ESTALE`, and
 //! so is what other clients or programs of the host have removed.
 //!
-//! A kernel forgets a little later than it removes, other clients much later. Who removes files
-//! to have room must find it, so what holds storage is not held: of a volume directories alone
-//! are, of a directory of the host files too that are not large. Links, pipes, sockets and
-//! devices cannot be open.
+//! A kernel of this host forgets a little later than it removes, those of virtual machines and
+//! other clients much later, for which nothing is held. Who removes files to have room must find
+//! it, so what holds storage is not held: of a volume directories alone are, of a directory of the
+//! host files too that are not large. Links, pipes, sockets and devices cannot be open.
 
 use atoll_vfs::{Attr, Context, FileSystem, FileType, Ino, Name, OpenFlags, Timespec};
 
@@ -29,7 +29,7 @@ impl<F: FileSystem> Call<'_, F> {
     /// removal would take it from the client. For [`removed`](Self::removed).
     pub fn hold(&mut self, dir: Ino, name: Name<'_>, known: Option<Attr>) -> Option<Open> {
         let implicit = self.own.implicit.is_some();
-        if self.own.cache.is_none() || implicit || name.is_dot_or_dot_dot() {
+        if !self.own.holds || implicit || name.is_dot_or_dot_dot() {
             return None;
         }
         let attr = known.or_else(|| self.state.peek(&self.cx, dir, name).ok())?;
@@ -110,6 +110,7 @@ mod tests {
         if kernel {
             let mount = Arc::<crate::testing::Noted>::default();
             session.begin_cache(Lends::Pages, mount).unwrap();
+            session.hold_removed();
         }
         session
     }

@@ -37,6 +37,8 @@ pub(crate) struct Own {
     pub handles: Handles,
     /// The user's share of what they take, as open files and as memory.
     pub opens: [Room; 2],
+    /// Of a mount of this host: what its kernel removes is held.
+    pub holds: bool,
     /// What its kernel has removed and still knows, by the volume's numbers.
     pub held: HashMap<Ino, Open>,
     pub view: Option<ViewId>,
