@@ -225,7 +225,7 @@ mod tests {
         let links = "run(\"--manifest-path\", \"../host/Cargo.toml\");\n";
         assert_eq!(found("crates/vfs/build.rs", links), 1);
         assert_eq!(found("crates/host/build.rs", links), 0);
-        assert_eq!(found("crates/libatoll/c/a.c", "#include \"../../fs/src/a.h\"\n"), 1);
+        assert_eq!(found("crates/server/c/a.c", "#include \"../../fs/src/a.h\"\n"), 1);
         assert_eq!(found("crates/libatoll/c/a.h", "#include \"../../host/src/a.h\"\n"), 0);
         assert_eq!(found("crates/libatoll/c/a.h", "#include \"a.h\"\n"), 0);
         assert_eq!(found("crates/libatoll/c/a.c", "raw(\"../../x\", \"/\", \"..\")\n"), 0);

@@ -152,7 +152,11 @@ static void names(void) {
     FAILS(atoll_renameat2(dir, "plain", dir, "f", RENAME_NOREPLACE), EEXIST);
     CHECK(atoll_renameat2(dir, "plain", dir, "f", RENAME_EXCHANGE) == 0);
     CHECK(atoll_stat("/d/f", &b) == 0 && b.st_size == 0);
-    FAILS(atoll_renameat2(dir, "plain", dir, "f", 4), EINVAL);
+    FAILS(atoll_renameat2(dir, "plain", dir, "f", RENAME_EXCHANGE | RENAME_WHITEOUT), EINVAL);
+    FAILS(atoll_renameat2(dir, "plain", dir, "f", 8), EINVAL);
+    CHECK(atoll_renameat2(dir, "plain", dir, "moved", RENAME_WHITEOUT) == 0);
+    CHECK(atoll_lstat("/d/plain", &b) == 0 && S_ISCHR(b.st_mode) && b.st_rdev == 0);
+    CHECK(atoll_rename("/d/moved", "/d/plain") == 0);
     FAILS(atoll_rename("/d", "/d/sub/d"), EINVAL);
     FAILS(atoll_rmdir("/d"), ENOTEMPTY);
     FAILS(atoll_rmdir("/d/f"), ENOTDIR);

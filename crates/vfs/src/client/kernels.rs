@@ -126,7 +126,11 @@ impl<T: Transport> Client<T> {
     /// Looks `.` or `..` up where the server is made for kernels.
     pub(super) fn lookup_dots(&mut self, cx: &Context, dir: Ino, name: Name<'_>) -> Result<Attr> {
         let found = match self.tree.parent(dir) {
-            Some(parent) if name.bytes() == b".." => parent,
+            Some(parent) if name.bytes() == b".." => {
+                // One that was removed is stale itself, though its parent is not.
+                self.getattr(cx, dir)?;
+                parent
+            }
             Some(_) => dir,
             None if dir == Ino::ROOT => dir,
             // It is no directory.
