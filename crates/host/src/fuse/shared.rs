@@ -263,6 +263,10 @@ impl Carrier for Device {
         Ok(Box::new(Due { line: Arc::clone(&self.line), due }))
     }
 
+    fn is_again(&self) -> bool {
+        self.aside.again
+    }
+
     fn answer(
         &mut self,
         (): (),

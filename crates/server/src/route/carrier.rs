@@ -90,6 +90,11 @@ pub trait Carrier {
         Err(slot)
     }
 
+    /// Whether the request that was taken last had been set aside.
+    fn is_again(&self) -> bool {
+        false
+    }
+
     /// Gives the answer: `message`, and `data` bytes in the room. An empty message says that none
     /// is due. Returns whether somebody still wants it.
     ///

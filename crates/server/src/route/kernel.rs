@@ -213,7 +213,7 @@ impl Kernel {
         now: Timespec,
     ) {
         if session.opens_implicitly()
-            && let Ok(Request::Create { args, .. } | Request::Tmpfile(args)) = &mut message.request
+            && let Ok(Request::Tmpfile(args)) = &mut message.request
         {
             // Other descriptors use the same handle.
             args.flags = args.flags & !O_ACCMODE | O_RDWR;
@@ -276,7 +276,10 @@ impl Kernel {
         let result = match request {
             // The kernel asks for it for the sake of locks, and once.
             Request::Flush(_) if !self.options.shares_locks() => Err(Errno::ENOSYS),
-            Request::Open(_) | Request::Opendir(_) if session.opens_implicitly() => {
+            // Without CREATE it makes files by MKNOD, and has nothing to release.
+            Request::Open(_) | Request::Opendir(_) | Request::Create { .. }
+                if session.opens_implicitly() =>
+            {
                 Err(Errno::ENOSYS)
             }
             request if self.openers.refuses(request, header.uid) => Err(Errno::ENFILE),
@@ -562,7 +565,7 @@ impl Kernel {
                     let handle = Handle(std::mem::take(&mut out.fh));
                     out.store(body);
                     let entry = EntryOut::load(&reply[end - OpenOut::SIZE - EntryOut::SIZE..]);
-                    session.made(Ino(entry.nodeid), handle, opcode == FUSE_CREATE);
+                    session.made(Ino(entry.nodeid), handle);
                 } else {
                     out.store(body);
                 }

@@ -224,6 +224,7 @@ pub fn serve_from<C: Carrier, F: FileSystem + Send>(
 ) -> Result<(), Ended<C::Error>> {
     let (is_alone, takes_back) = (carrier.is_alone(), carrier.takes_back());
     let mut slot = slot;
+    router.out.settled = carrier.is_again();
     let left = loop {
         let (left, volume) = place
             .with(|session| {

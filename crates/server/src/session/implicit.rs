@@ -65,15 +65,10 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(handle)
     }
 
-    /// What the client has made and opened by `handle` is open implicitly from now on: a file with
-    /// a name, or without.
-    pub(crate) fn made(&mut self, ino: Ino, handle: Handle, named: bool) {
-        match &mut self.own.implicit {
-            Some(implicit) if implicit.handle(ino).is_some() => {
-                self.close_for_client(ino, handle, true)
-            }
-            Some(implicit) if !named => implicit.keep_removed(ino, handle, true),
-            _ => self.keep_open(ino, handle, true),
+    /// The client has made `ino` without a name and opened it by `handle`.
+    pub(crate) fn made(&mut self, ino: Ino, handle: Handle) {
+        if let Some(implicit) = &mut self.own.implicit {
+            implicit.keep_removed(ino, handle, true);
         }
     }
 
@@ -208,8 +203,10 @@ mod tests {
         let name = |text: &'static str| Name::new(text.as_bytes()).unwrap();
         let both = OpenFlags::READ | OpenFlags::WRITE;
         let made = |kernel: &mut Session<ModelFs>, text| {
-            let (attr, handle) = kernel.create(&CX, Ino::ROOT, name(text), 0o600, both).unwrap();
-            kernel.made(attr.ino, handle, true);
+            let mode = FileType::Regular.mode_bits() | 0o600;
+            // A name that is there already is used again.
+            let made = kernel.mknod(&CX, Ino::ROOT, name(text), mode, 0);
+            let attr = made.or_else(|_| kernel.lookup(&CX, Ino::ROOT, name(text))).unwrap();
             kernel.write(&CX, attr.ino, NONE, 0, b"x").unwrap();
             attr.ino
         };
@@ -219,7 +216,7 @@ mod tests {
             assert_eq!(read.is_ok(), kernel.getattr(&CX, ino).is_ok());
             read == Ok(1)
         };
-        // It was given twice, by CREATE and by LOOKUP.
+        // It was given twice, by MKNOD and by LOOKUP.
         let unlinked = made(&mut kernel, "unlinked");
         kernel.lookup(&CX, Ino::ROOT, name("unlinked")).unwrap();
         kernel.unlink(&CX, Ino::ROOT, name("unlinked")).unwrap();
@@ -234,7 +231,7 @@ mod tests {
         let dir = kernel.mkdir(&CX, Ino::ROOT, name("dir"), 0o700).unwrap().ino;
         kernel.rmdir(&CX, Ino::ROOT, name("dir")).unwrap();
         let (attr, handle) = kernel.tmpfile(&CX, Ino::ROOT, 0o600, both).unwrap();
-        kernel.made(attr.ino, handle, false);
+        kernel.made(attr.ino, handle);
         // Those with a name are closed for these, the others are not.
         for i in 0..3 * NAMED_MAX {
             made(&mut kernel, ["a", "b", "c", "d", "e"][i % 5]);

@@ -1,15 +1,18 @@
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use atoll_vfs::server::{Identity, ServerOptions};
+use atoll_vfs::wire::files::LseekIn;
 use atoll_vfs::wire::header::InHeader;
+use atoll_vfs::wire::opcode::FUSE_LSEEK;
 use atoll_vfs::wire::{Extensions, REPLY_MAX};
 use atoll_vfs::{AccessTimes, Data, Name, Room, Timespec};
 
 use super::*;
 use crate::leases::caches::Lends;
 use crate::leases::gate::Next;
-use crate::route::carrier::Incoming;
-use crate::route::router::Router;
+use crate::route::carrier::{Carrier, Held, Incoming};
+use crate::route::router::{Router, serve_next};
 use crate::testing::{Noted, StillHost};
 use crate::{Access, Credentials, Volume};
 
@@ -133,4 +136,95 @@ fn names_are_lent_for_a_time() {
     assert!(volume.gate().is_free(Ino::ROOT) && !make(&mut other, b"b"));
     drop(other);
     assert!(cache.lends_names() > 0);
+}
+
+/// A device that keeps what is set aside until its notice is done, and counts answers.
+#[derive(Default)]
+struct Queue {
+    request: Vec<u8>,
+    aside: Arc<AtomicBool>,
+    again: bool,
+    answered: usize,
+}
+
+struct Due(Arc<AtomicBool>);
+
+impl Held for Due {
+    fn release(self: Box<Self>, _: atoll_vfs::Result<()>) -> bool {
+        self.0.store(true, Ordering::Relaxed);
+        true
+    }
+}
+
+impl Carrier for Queue {
+    type Slot = ();
+    type Error = ();
+
+    fn take(&mut self) -> Result<Option<()>, ()> {
+        Ok(Some(()))
+    }
+
+    fn incoming(&mut self, (): &()) -> Incoming<'_> {
+        Incoming { message: &self.request, data: Data::default(), room: Room::default() }
+    }
+
+    fn set_aside(&mut self, (): ()) -> Result<Box<dyn Held>, ()> {
+        assert!(!self.again, "it was set aside before");
+        Ok(Box::new(Due(Arc::clone(&self.aside))))
+    }
+
+    fn is_again(&self) -> bool {
+        self.again
+    }
+
+    fn answer(&mut self, (): (), message: &[u8], _: usize) -> Result<bool, ()> {
+        self.answered += usize::from(!message.is_empty());
+        Ok(true)
+    }
+
+    fn hold(&mut self, (): (), _: &[u8], _: usize) -> Box<dyn Held> {
+        unreachable!("no answer waits")
+    }
+}
+
+/// A kernel that writes back is made to do so once for a request that depends on it.
+#[test]
+fn what_awaits_the_pages_of_a_kernel_has_them_written_once() {
+    let volume = crate::testing::volume();
+    let mut session = volume.session(Credentials::default(), Access::default()).unwrap();
+    session.carried();
+    let cache = session.begin_cache(Lends::All, Arc::new(Noted::default())).unwrap();
+    let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+    let name = Name::new(b"f").unwrap();
+    let flags = atoll_vfs::OpenFlags::READ;
+    let (attr, handle) = session.create(&cx, Ino::ROOT, name, 0o600, flags).unwrap();
+    let options =
+        KernelOptions { others: Others::None, writes_back: true, ..KernelOptions::default() };
+    let agrees = ServerOptions { extensions: Extensions::empty(), ..ServerOptions::default() };
+    let mut router = Router::of_kernel(agrees, Kernel::new(Arc::clone(&cache), options));
+    let place = crate::revocable::Revocable::default();
+    place.begin(session);
+
+    let mut queue = Queue { request: offer(), ..Queue::default() };
+    serve_next(&mut queue, &mut router, &place).unwrap();
+    queue.request = vec![0; InHeader::SIZE + LseekIn::SIZE];
+    let header = InHeader {
+        len: queue.request.len() as u32,
+        opcode: FUSE_LSEEK,
+        nodeid: attr.ino.0,
+        ..InHeader::default()
+    };
+    header.store(&mut queue.request);
+    const SEEK_DATA: u32 = 3;
+    let args = LseekIn { fh: handle.0, whence: SEEK_DATA, ..LseekIn::default() };
+    args.store(&mut queue.request[InHeader::SIZE..]);
+    serve_next(&mut queue, &mut router, &place).unwrap();
+    assert_eq!(queue.answered, 1, "the file is not written back yet");
+    let Next::Tell(notice) = cache.next() else { panic!("nothing is invalidated") };
+    assert_eq!(notice.ino, attr.ino.0);
+    cache.told();
+    assert!(queue.aside.load(Ordering::Relaxed));
+    queue.again = true;
+    serve_next(&mut queue, &mut router, &place).unwrap();
+    assert_eq!((queue.answered, cache.next()), (2, Next::Nothing));
 }
