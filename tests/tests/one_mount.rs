@@ -302,6 +302,13 @@ fn the_only_client_opens_without_a_word() {
             file.write_all_at(b"s", 0).unwrap();
         });
         assert!(count <= 2, "{count} requests");
+        // LOOKUP, MKNOD, and the directory's attributes, which that has changed.
+        let mut number = 0;
+        let count = requests.each(|| {
+            number += 1;
+            drop(File::create_new(root.join(format!("new{number}"))).unwrap());
+        });
+        assert!(count <= 3, "{count} requests");
         // SETATTR: what was there does not come back.
         fs::write(root.join("long"), "now short").unwrap();
         assert_eq!(fs::read(root.join("long")).unwrap(), b"now short");
