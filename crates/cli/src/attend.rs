@@ -1,6 +1,7 @@
 //! The server process of `atoll run`: owns the volumes, serves them, closes them. For volumes of a
 //! server that runs already it holds the sessions there.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -95,59 +96,53 @@ pub fn attend(attachments: &[Attachment], line: &OwnedFd) -> u8 {
             }
         }
     }
-    let all = opened.len() == attachments.len();
-    let mut waiting = opened.into_iter();
     let mut served = Vec::new();
-    // The command's end closes when it has mounted all, or has failed and said why.
-    let mut next: Option<(&Attachment, Opened)> = None;
-    loop {
-        if !all {
-            break;
-        }
-        next = next.or_else(|| waiting.next());
-        let mount = match &mut next {
-            Some((attachment, one)) => match one.shared(attachment) {
-                Ok(mount) => mount,
-                Err(failure) => {
-                    complain(failure);
-                    break;
-                }
-            },
-            None => None,
-        };
-        let handed: Vec<_> = mount.iter().map(AsFd::as_fd).collect();
-        if control::send(line, b"+", &handed).is_err() {
-            break;
-        }
-        let shared = mount.is_some();
-        drop(mount);
-        let Ok((message, mut devices)) = control::receive(line) else { break };
-        let Some(device) = devices.pop() else { break };
-        let Some((attachment, one)) = next.take() else { break };
-        let serving = match one {
-            Opened::AtServer(connection) if message == ATTACHED => {
-                Ok(Serving::Attached(connection, device))
-            }
-            // The mount that the server made cannot be used.
-            Opened::AtServer(_) if shared => Opened::open(attachment)
-                .and_then(|one| one.serve(attachment, device, owner(&message))),
-            one => one.serve(attachment, device, owner(&message)),
-        };
-        match serving {
-            Ok(serving) => served.push((attachment, serving)),
-            Err(failure) => {
-                complain(failure);
-                break;
-            }
-        }
+    let mut waiting = VecDeque::from(opened);
+    if waiting.len() == attachments.len() {
+        let _ = serve_all(&mut waiting, line, &mut served).map_err(&mut complain);
     }
-    for (attachment, one) in next.into_iter().chain(waiting) {
+    for (attachment, one) in waiting {
         let _ = one.close(attachment).map_err(&mut complain);
     }
     for (attachment, serving) in served {
         let _ = serving.finish(&attachment.volume).map_err(&mut complain);
     }
     status
+}
+
+/// Serves each of those that are `waiting` once the command has mounted it, the first first, until
+/// the command closes its end: it has mounted all, or has failed and said why.
+fn serve_all<'a>(
+    waiting: &mut VecDeque<(&'a Attachment, Opened)>,
+    line: &OwnedFd,
+    served: &mut Vec<(&'a Attachment, Serving)>,
+) -> Result<(), Failure> {
+    loop {
+        let mount = match waiting.front_mut() {
+            Some((attachment, one)) => one.shared(attachment)?,
+            None => None,
+        };
+        let handed: Vec<_> = mount.iter().map(AsFd::as_fd).collect();
+        if control::send(line, b"+", &handed).is_err() {
+            return Ok(());
+        }
+        let shared = mount.is_some();
+        drop(mount);
+        let Ok((message, mut devices)) = control::receive(line) else { return Ok(()) };
+        let Some(device) = devices.pop() else { return Ok(()) };
+        let Some((attachment, one)) = waiting.pop_front() else { return Ok(()) };
+        let serving = match one {
+            Opened::AtServer(connection) if message == ATTACHED => {
+                Serving::Attached(connection, device)
+            }
+            // The mount that the server made cannot be used.
+            Opened::AtServer(_) if shared => {
+                Opened::open(attachment)?.serve(attachment, device, owner(&message))?
+            }
+            one => one.serve(attachment, device, owner(&message))?,
+        };
+        served.push((attachment, serving));
+    }
 }
 
 /// What an attachment is of, before it is mounted.
