@@ -60,56 +60,20 @@ if ! command -v cargo >/dev/null; then
     exit 1
 fi
 
-# The kernel of virtual machines, unpacked in the target folder and not installed.
-linux=${CARGO_TARGET_DIR:-target}/vm/linux
-wanted=(fs/fuse fs/9p fs/netfs fs/fscache fs/ext4 fs/jbd2 fs/mbcache.ko fs/xfs fs/btrfs net/9p lib crypto)
-wanted+=(drivers/virtio drivers/nvme drivers/nvdimm drivers/block/virtio_blk.ko drivers/block/loop.ko)
-wanted+=(drivers/md/dm-mod.ko drivers/md/dm-flakey.ko)
-# One that was unpacked for less is unpacked again.
-if [ "${1:-test}" = test ] && [ "$(cat "$linux/wanted" 2>/dev/null)" != "${wanted[*]}" ]; then
-    package=$(apt-cache depends linux-image-amd64 |
-        sed -n 's/^ *Depends: \(linux-image-[0-9][^ ]*\)$/\1/p' | head -n 1)
-    if [ -z "$package" ]; then
-        echo "$0: the package linux-image-amd64 is not known; run as root: apt-get update" >&2
-        exit 1
-    fi
-    echo "unpacking $package into $linux" >&2
-    rm -rf "$linux.new"
-    mkdir -p "$linux.new/modules"
-    (cd "$linux.new" && apt-get download -q "$package" >/dev/null)
-    echo "${wanted[*]}" > "$linux.new/wanted"
-    wanted=("${wanted[@]/#/*/kernel/}")
-    # Which of them are there differs by version.
-    dpkg-deb --fsys-tarfile "$linux.new"/*.deb |
-        tar -x -C "$linux.new/modules" --wildcards '*/boot/vmlinuz-*' \
-            "${wanted[@]/%/*}" 2>"$linux.new/log" || true
-    find "$linux.new/modules" -name '*.ko.xz' -exec xz -d {} +
-    mv "$linux.new/modules"/boot/vmlinuz-* "$linux.new/vmlinuz" || {
-        cat "$linux.new/log" >&2
-        exit 1
-    }
-    rm "$linux.new"/*.deb
-    rm -rf "$linux"
-    mv "$linux.new" "$linux"
-fi
+# Packages of other releases come from where this machine has its own.
+site=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' \
+    'Label: Debian' 2>/dev/null | head -n 1 || true)
+site=${site:-http://deb.debian.org/debian/}
 
-# A QEMU that gives devices a window for files (11.1), unpacked beside the kernel and not installed,
-# with its own libraries: a newer release's, from where this machine has its packages.
-suite=trixie
-qemu=${CARGO_TARGET_DIR:-target}/vm/qemu
-if [ "${1:-test}" = test ] && [ ! -e "$qemu/usr/bin/qemu-system-x86_64" ]; then
-    site=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' \
-        'Label: Debian' 2>/dev/null | head -n 1 || true)
-    site=${site:-http://deb.debian.org/debian/}
-    echo "unpacking qemu-system-x86 of $suite-backports into $qemu" >&2
-    rm -rf "$qemu.new"
-    mkdir -p "$qemu.new"
-    apt=$(cd "$qemu.new" && mkdir -p apt/lists/partial apt/archives/partial root && cd apt && pwd)
-    keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-    for name in "$suite" "$suite-backports"; do
-        echo "deb [arch=amd64 signed-by=$keyring] $site $name main"
+# Has apt-get, with the file FOLDER/apt.conf as APT_CONFIG, know the releases that are named, and
+# nothing of what is installed here.
+know_releases() {
+    local apt=$1 name
+    shift
+    mkdir -p "$apt/lists/partial" "$apt/archives/partial"
+    for name in "$@"; do
+        echo "deb [arch=amd64 signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $site $name main"
     done >"$apt/sources.list"
-    # Nothing of it counts as installed, so that all that it needs is fetched.
     : >"$apt/status"
     cat >"$apt/apt.conf" <<END
 Dir::Etc::sourcelist "$apt/sources.list";
@@ -124,14 +88,74 @@ Dir::Cache::archives "$apt/archives";
 Dir::Log "$apt";
 APT::Architecture "amd64";
 APT::Architectures "amd64";
-APT::Default-Release "$suite-backports";
+APT::Default-Release "${*: -1}";
 APT::Sandbox::User "$(id -un)";
 Acquire::Languages "none";
 Acquire::Retries "3";
 Acquire::http::Timeout "30";
 Debug::NoLocking "1";
 END
-    if ! { APT_CONFIG="$apt/apt.conf" apt-get update -q &&
+    APT_CONFIG="$apt/apt.conf" apt-get update -q
+}
+
+# Kernels of virtual machines, unpacked in the target folder and not installed: this release's, and
+# that of a newer one.
+wanted=(fs/fuse fs/9p fs/netfs fs/fscache fs/ext4 fs/jbd2 fs/mbcache.ko fs/xfs fs/btrfs net/9p lib crypto)
+wanted+=(drivers/virtio drivers/nvme drivers/nvdimm drivers/block/virtio_blk.ko drivers/block/loop.ko)
+wanted+=(drivers/md/dm-mod.ko drivers/md/dm-flakey.ko)
+
+# unpack_linux FOLDER [RELEASE]
+unpack_linux() {
+    local linux=$1 package patterns
+    patterns=("${wanted[@]/#/*/kernel/}")
+    # One that was unpacked for less is unpacked again.
+    [ "$(cat "$linux/wanted" 2>/dev/null)" != "${wanted[*]}" ] || return 0
+    rm -rf "$linux.new"
+    mkdir -p "$linux.new/modules" "$linux.new/apt"
+    if [ -n "${2:-}" ]; then
+        export APT_CONFIG
+        APT_CONFIG=$(cd "$linux.new/apt" && pwd)/apt.conf
+        know_releases "$(cd "$linux.new/apt" && pwd)" "$2" >"$linux.new/log" 2>&1 ||
+            tail -n 5 "$linux.new/log" >&2
+    fi
+    package=$(apt-cache depends linux-image-amd64 |
+        sed -n 's/^ *Depends: \(linux-image-[0-9][^ ]*\)$/\1/p' | head -n 1)
+    if [ -z "$package" ]; then
+        echo "$0: the package linux-image-amd64 is not known; run as root: apt-get update" >&2
+        exit 1
+    fi
+    echo "unpacking $package into $linux" >&2
+    (cd "$linux.new" && apt-get download -q "$package" >/dev/null)
+    echo "${wanted[*]}" > "$linux.new/wanted"
+    # Which of them are there differs by version, and where they are, and how they are packed.
+    dpkg-deb --fsys-tarfile "$linux.new"/*.deb |
+        tar -x -C "$linux.new/modules" --wildcards '*/boot/vmlinuz-*' \
+            "${patterns[@]/%/*}" 2>"$linux.new/log" || true
+    find "$linux.new/modules" -name '*.ko.xz' -exec xz -d {} +
+    mv "$linux.new/modules"/boot/vmlinuz-* "$linux.new/vmlinuz" || {
+        cat "$linux.new/log" >&2
+        exit 1
+    }
+    rm -rf "$linux.new"/*.deb "$linux.new/apt"
+    rm -rf "$linux"
+    mv "$linux.new" "$linux"
+}
+suite=trixie
+if [ "${1:-test}" = test ]; then
+    unpack_linux "${CARGO_TARGET_DIR:-target}/vm/linux"
+    (unpack_linux "${CARGO_TARGET_DIR:-target}/vm/newer-linux" "$suite")
+fi
+
+# A QEMU that gives devices a window for files (11.1), unpacked beside the kernels and not
+# installed, with its own libraries: a newer release's.
+qemu=${CARGO_TARGET_DIR:-target}/vm/qemu
+if [ "${1:-test}" = test ] && [ ! -e "$qemu/usr/bin/qemu-system-x86_64" ]; then
+    echo "unpacking qemu-system-x86 of $suite-backports into $qemu" >&2
+    rm -rf "$qemu.new"
+    mkdir -p "$qemu.new/root" "$qemu.new/apt"
+    apt=$(cd "$qemu.new/apt" && pwd)
+    # Nothing of it counts as installed, so that all that it needs is fetched.
+    if ! { know_releases "$apt" "$suite" "$suite-backports" &&
         APT_CONFIG="$apt/apt.conf" apt-get install -q -y --download-only \
             --no-install-recommends qemu-system-x86; } >"$qemu.new/log" 2>&1 ||
         ! ls "$apt"/archives/qemu-system-x86_*.deb >/dev/null 2>&1; then

@@ -123,7 +123,7 @@ impl Guest {
     fn start(machine: &Machine, image: &Image) -> Guest {
         let folder = tempfile::Builder::new().prefix("atoll-vm-").tempdir().expect("a folder");
         let archive = folder.path().join("image.cpio");
-        std::fs::write(&archive, image.archive()).expect("the guest's files");
+        std::fs::write(&archive, image.archive(&machine.modules())).expect("the guest's files");
         let console = folder.path().join(CONSOLE);
         let said = std::fs::File::create(folder.path().join(SAID)).expect("a file");
         let mut emulator = Command::new(parts::program("setpriv", "util-linux"))

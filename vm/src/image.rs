@@ -47,11 +47,11 @@ impl Image {
         self
     }
 
-    /// The archive that the kernel unpacks.
+    /// The archive that the kernel unpacks whose modules are in `folder`.
     ///
     /// # Panics
     /// If a part is missing.
-    pub fn archive(&self) -> Vec<u8> {
+    pub fn archive(&self, folder: &Path) -> Vec<u8> {
         let mut tree = Tree::default();
         FOLDERS.iter().for_each(|folder| tree.folder(folder));
         tree.folder("tmp");
@@ -61,7 +61,7 @@ impl Image {
         tree.copy("bin/busybox", &parts::program("busybox", "busybox-static"));
         let wanted: Vec<&str> = self.modules.iter().map(String::as_str).collect();
         let mut order = String::new();
-        for module in modules::in_order(&parts::modules(), &wanted) {
+        for module in modules::in_order(folder, &wanted) {
             let name = file_name(&module);
             order.push_str(&format!("{name}\n"));
             tree.copy(&format!("modules/{name}"), &module);

@@ -10,6 +10,8 @@ use crate::parts;
 pub struct Machine {
     /// The emulator and what stands before it.
     qemu: Vec<OsString>,
+    /// The folder of its kernel.
+    linux: PathBuf,
     memory: u32,
     devices: Vec<OsString>,
     file_systems: usize,
@@ -27,11 +29,12 @@ impl Machine {
     /// With 256 MiB of memory, which devices share, emulated by the machine's own QEMU.
     ///
     /// # Panics
-    /// If QEMU is missing.
+    /// If QEMU or the kernel is missing.
     pub fn new() -> Machine {
         let qemu = parts::program("qemu-system-x86_64", "qemu-system-x86");
         Machine {
             qemu: vec![qemu.into()],
+            linux: parts::linux(),
             memory: 256,
             devices: Vec::new(),
             file_systems: 0,
@@ -43,6 +46,17 @@ impl Machine {
     pub fn emulated_by(mut self, program: impl IntoIterator<Item = OsString>) -> Machine {
         self.qemu = program.into_iter().collect();
         self
+    }
+
+    /// With another kernel, of a folder as [`parts::linux`] is one.
+    pub fn linux(mut self, folder: PathBuf) -> Machine {
+        self.linux = folder;
+        self
+    }
+
+    /// The folder of its kernel's modules.
+    pub(crate) fn modules(&self) -> PathBuf {
+        self.linux.join("modules")
     }
 
     /// With so many MiB of memory.
@@ -130,7 +144,7 @@ impl Machine {
         add(&["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         add(&["-chardev", &format!("file,id=console,path={}", path(console))]);
         add(&["-serial", "chardev:console", "-serial", "stdio"]);
-        add(&["-kernel", &path(&parts::kernel()), "-initrd", &path(archive)]);
+        add(&["-kernel", &path(&self.linux.join("vmlinuz")), "-initrd", &path(archive)]);
         // A kernel that panics ends the machine, and so its test. On a busy machine the emulated
         // timer may tick too rarely for the kernel's check of it.
         add(&["-append", &format!("console=ttyS0 panic=-1 no_timer_check{}", self.kernel)]);

@@ -31,29 +31,29 @@ fn installed(places: impl IntoIterator<Item = PathBuf>, name: &str, package: &st
     found.unwrap_or_else(|| panic!("{name} of the package {package} is missing: {SETUP}"))
 }
 
-/// The kernel of guests.
+/// Where the kernel of guests was unpacked, as `vmlinuz`, with its `modules`; or where
+/// ATOLL_VM_LINUX says that another is.
 ///
 /// # Panics
 /// If it has not been unpacked.
-pub fn kernel() -> PathBuf {
-    linux().join("vmlinuz")
-}
-
-/// The folder of the kernel's modules.
-///
-/// # Panics
-/// If it has not been unpacked.
-pub fn modules() -> PathBuf {
-    linux().join("modules")
-}
-
-/// Where the kernel was unpacked, or where ATOLL_VM_LINUX says that another is.
-fn linux() -> PathBuf {
-    if let Some(other) = std::env::var_os("ATOLL_VM_LINUX") {
-        return other.into();
+pub fn linux() -> PathBuf {
+    match std::env::var_os("ATOLL_VM_LINUX") {
+        Some(other) => other.into(),
+        None => unpacked_linux("vm/linux"),
     }
-    let found = unpacked("vm/linux", "vmlinuz");
-    found.unwrap_or_else(|| panic!("the kernel of virtual machines is missing: {SETUP}"))
+}
+
+/// The same for the kernel of a newer release.
+///
+/// # Panics
+/// If it has not been unpacked.
+pub fn newer_linux() -> PathBuf {
+    unpacked_linux("vm/newer-linux")
+}
+
+fn unpacked_linux(folder: &str) -> PathBuf {
+    let found = unpacked(folder, "vmlinuz");
+    found.unwrap_or_else(|| panic!("a kernel of virtual machines is missing: {SETUP}"))
 }
 
 /// What runs the newer QEMU, which gives devices a window: its program with its own libraries and

@@ -363,12 +363,12 @@ impl KernelCache {
         match self.lends {
             Lends::Nothing | Lends::Attributes => false,
             Lends::Pages | Lends::Names | Lends::Timed => {
-                !self.gate.is_fenced(self.port)
-                    && self
-                        .table()
-                        .known
-                        .get_mut(&ino)
-                        .is_some_and(|known| !known.rests(&self.gate))
+                // Nobody chases it where it is invalidated by its own changes alone.
+                let alone = self.lends == Lends::Timed && self.is_alone();
+                let mut table = self.table();
+                let known = table.known.get_mut(&ino);
+                let may = known.is_some_and(|known| alone || !known.rests(&self.gate));
+                may && !self.gate.is_fenced(self.port)
             }
             Lends::All => true,
         }

@@ -138,6 +138,30 @@ fn names_are_lent_for_a_time() {
     assert!(cache.lends_names() > 0);
 }
 
+/// The kernel of the mount that all share reads and writes a file through its page cache whatever
+/// its own calls have changed just before: only others' changes take that from it for a while.
+#[test]
+fn own_changes_leave_a_file_in_the_page_cache() {
+    let volume = crate::testing::volume();
+    let session = || volume.session(Credentials::default(), Access::default()).unwrap();
+    let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+    let mut shared = session();
+    shared.carried();
+    let cache = shared.begin_cache(Lends::Timed, Arc::new(Noted::default())).unwrap();
+    let flags = atoll_vfs::OpenFlags::READ | atoll_vfs::OpenFlags::WRITE;
+    let name = Name::new(b"f").unwrap();
+    let (attr, handle) = shared.create(&cx, Ino::ROOT, name, 0o644, flags).unwrap();
+    shared.write(&cx, attr.ino, handle, 0, b"content").unwrap();
+    shared.reads_for_cache(true);
+    shared.read(&cx, attr.ino, handle, 0, &mut [0; 4]).unwrap();
+    let at = |offset| atoll_vfs::FileAt { ino: attr.ino, handle, offset };
+    shared.copy_file_range(&cx, at(0), at(4), 4).unwrap();
+    assert!(cache.keeps_pages(attr.ino));
+    let mut other = session();
+    other.carried();
+    assert!(!cache.keeps_pages(attr.ino));
+}
+
 /// A device that keeps what is set aside until its notice is done, and counts answers.
 #[derive(Default)]
 struct Queue {
