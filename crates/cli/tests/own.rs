@@ -184,3 +184,38 @@ fn others_see_each_write() {
     assert!(said.contains("is a server's"), "{said}");
     served.end();
 }
+
+/// A server whose memory is all taken by what programs read ahead goes on: the kernel takes pages
+/// from them while it serves.
+#[test]
+fn what_is_read_may_be_more_than_there_is_memory() {
+    let dir = folder();
+    volume(dir.path(), "a.vol", "512M");
+    // Both halves are in one group.
+    let script = format!(
+        r#"
+        groups=/sys/fs/cgroup; most=memory.max
+        [ ! -d $groups/memory ] || {{ groups=$groups/memory; most=memory.limit_in_bytes; }}
+        group=$groups/atoll-test-$$
+        if mkdir $group 2> /dev/null && echo 33554432 2> /dev/null > $group/$most; then
+            trap 'sleep 0.2; rmdir $group' EXIT
+        else
+            # This user may make none.
+            rmdir $group 2> /dev/null; echo no limit; exit 0
+        fi
+        sh -c 'echo $$ > '$group'/cgroup.procs || exit 99; exec timeout -s KILL 240 "$@"' - \
+            {} run -q -v a.vol:/vol -- sh -euc '
+                cd /vol
+                for i in 1 2 3 4 5 6; do dd if=/dev/zero of=f$i bs=1M count=32 status=none; done
+                for round in 1 2; do
+                    for i in 1 2 3 4 5 6; do cat f$i > /dev/null & done
+                    wait
+                done
+                echo read'
+        "#,
+        env!("CARGO_BIN_EXE_atoll")
+    );
+    let mut command = Command::new("bash");
+    let said = ok(command.current_dir(dir.path()).args(["-c", &script]));
+    assert!(said == "read\n" || said == "no limit\n", "{said}");
+}
