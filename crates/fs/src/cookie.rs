@@ -4,7 +4,7 @@
 //! offset under a permutation that only the volume's key gives: a client goes on from a cookie's
 //! place, on this mount or a later one, and learns nothing from its value.
 
-use crate::hash::hash;
+use crate::hash::{DIRENT_END, hash};
 use crate::key::OFFSET_MAX;
 
 /// The cookies of `.` and `..`; those of names are larger.
@@ -76,14 +76,15 @@ impl Cookies {
         self.rounds.iter().fold(offset, |offset, round| round.forward(offset)) + DOT_DOT + 1
     }
 
-    /// The offset after that of the entry whose cookie this is or was, if any can be there.
+    /// The offset from which a listing goes on behind the entry whose cookie this is or was: the
+    /// first for one that no entry can have had, and none for one beyond all cookies.
     pub fn after(&self, cookie: u64) -> Option<u64> {
         let Some(cookie) = cookie.checked_sub(DOT_DOT + 1) else { return Some(0) };
         if cookie > OFFSET_MAX {
             return None;
         }
         let offset = self.rounds.iter().rfold(cookie, |offset, round| round.back(offset));
-        Some(offset + 1).filter(|&after| after <= OFFSET_MAX)
+        Some(if offset < DIRENT_END { offset + 1 } else { 0 })
     }
 }
 
@@ -99,7 +100,8 @@ mod tests {
             let cookies = Cookies::new(&key);
             let cookie = cookies.of(offset);
             prop_assert!(cookie > DOT_DOT && cookie < 1 << 63);
-            prop_assert_eq!(cookies.after(cookie), Some(offset + 1));
+            let after = if offset < DIRENT_END { offset + 1 } else { 0 };
+            prop_assert_eq!(cookies.after(cookie), Some(after));
         }
 
         #[test]
@@ -137,7 +139,8 @@ mod tests {
     fn the_ends_are_where_they_were() {
         let cookies = Cookies::new(&[9; 16]);
         assert_eq!([0, DOT, DOT_DOT].map(|cookie| cookies.after(cookie)), [Some(0); 3]);
-        assert_eq!(cookies.after(cookies.of(OFFSET_MAX)), None);
+        assert_eq!(cookies.after(cookies.of(DIRENT_END - 1)), Some(DIRENT_END));
+        assert_eq!(cookies.after(cookies.of(OFFSET_MAX)), Some(0));
         assert_eq!(cookies.after(u64::MAX), None);
     }
 }

@@ -24,6 +24,9 @@ pub fn dirent_offset(key: &[u8; 16], name: &[u8]) -> u64 {
     (hash(key, name) >> 16).max(1) * DIRENT_TIES
 }
 
+/// No name stands at this offset, or at a larger one.
+pub const DIRENT_END: u64 = (1 << 48) * DIRENT_TIES;
+
 /// The first offset at which the attribute `name` may stand: 40 bits of its hash, a tie, a piece.
 #[inline]
 pub fn xattr_offset(key: &[u8; 16], name: &[u8]) -> u64 {
