@@ -50,7 +50,7 @@ struct Started {
 }
 
 /// All ways, in the order of the table.
-pub const COLUMNS: [Column; 6] = [
+pub const COLUMNS: [Column; 7] = [
     Column {
         name: "ext4",
         title: "the kernel's: a folder of the disk, or an image of its own where that has another",
@@ -99,11 +99,16 @@ pub const COLUMNS: [Column; 6] = [
         title: "atoll mount FILE",
         on: Subject::Disk,
         lacks: |_| not_root(),
-        start: |folder| {
-            atoll::make(folder, BYTES)?;
-            let (directory, server) = mounted(folder, &atoll::volume_in(folder))?;
-            Ok(Started { directory, by: None, servers: vec![server] })
-        },
+        start: |folder| own(folder, &[]),
+        launches: false,
+        peer: false,
+    },
+    Column {
+        name: "writeback",
+        title: "atoll mount --cache writeback FILE",
+        on: Subject::Disk,
+        lacks: |_| not_root(),
+        start: |folder| own(folder, WRITES_BACK),
         launches: false,
         peer: false,
     },
@@ -118,7 +123,7 @@ pub const COLUMNS: [Column; 6] = [
             let mut serve = Command::new(program()?);
             serve.arg("serve").arg("--socket").arg(&socket).arg(atoll::volume_in(folder));
             let server = Server::start(serve, || socket.exists())?;
-            let (directory, mount) = mounted(folder, &socket)?;
+            let (directory, mount) = mounted(folder, &socket, &[])?;
             Ok(Started { directory, by: None, servers: vec![mount, server] })
         },
         launches: false,
@@ -188,11 +193,25 @@ fn run(volume: &Path) -> Result<Command, Broken> {
     Ok(run)
 }
 
-/// `atoll mount` of `what`, and where that is.
-fn mounted(folder: &Path, what: &Path) -> Result<(PathBuf, Server), Broken> {
+/// A volume of its own, mounted with `options`.
+fn own(folder: &Path, options: &[&str]) -> Result<Started, Broken> {
+    atoll::make(folder, BYTES)?;
+    let (directory, server) = mounted(folder, &atoll::volume_in(folder), options)?;
+    Ok(Started { directory, by: None, servers: vec![server] })
+}
+
+const WRITES_BACK: &[&str] = &["--cache", "writeback"];
+
+/// `atoll mount` of `what` with `options`, and where that is.
+fn mounted(folder: &Path, what: &Path, options: &[&str]) -> Result<(PathBuf, Server), Broken> {
     let directory = mount_point(folder)?;
     let mut mount = Command::new(program()?);
-    mount.args(["mount", "--foreground"]).arg(what).arg(&directory).stderr(Stdio::null());
+    mount
+        .args(["mount", "--foreground"])
+        .args(options)
+        .arg(what)
+        .arg(&directory)
+        .stderr(Stdio::null());
     let server = mounting(mount, &directory)?;
     Ok((directory, server))
 }
