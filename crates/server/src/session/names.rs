@@ -50,7 +50,7 @@ impl<F: FileSystem + Send> Session<F> {
             implicit.given(inner);
         }
         // The file system has not given it once more, so that it is not counted once more either.
-        call.own.lend_entry(inner, true);
+        call.own.lend_entry(inner);
         Ok(Some(call.own.inodes.shown(attr)))
     }
 

@@ -124,20 +124,20 @@ impl Own {
     }
 
     /// Takes note that the client, if it is a kernel, is given `ino` once more, to keep its
-    /// attributes if `lend`.
+    /// attributes.
     #[inline]
-    pub fn lend_entry(&mut self, ino: Ino, lend: bool) {
+    pub fn lend_entry(&mut self, ino: Ino) {
         if let Some(cache) = &self.cache {
-            let valid = cache.given(ino, lend);
+            let valid = cache.given(ino, true);
             self.lent = Some(Lent { ino, entry: true, valid, named: false });
         }
     }
 
     /// The same by its name in a directory, which the client may keep too.
     #[inline]
-    pub fn lend_name(&mut self, dir: Ino, name: Name<'_>, ino: Ino, lend: bool) {
+    pub fn lend_name(&mut self, dir: Ino, name: Name<'_>, ino: Ino) {
         if let Some(cache) = &self.cache {
-            let valid = cache.given(ino, lend);
+            let valid = cache.given(ino, true);
             let named = cache.named(dir, name.bytes(), ino);
             self.lent = Some(Lent { ino, entry: true, valid, named });
         }

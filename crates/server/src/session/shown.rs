@@ -98,12 +98,12 @@ impl<F: FileSystem> Call<'_, F> {
     }
 
     /// Gives the client, which may name it, the inode that `name` is in `dir`, to keep its
-    /// attributes if `lend`, and the name. Returns the attributes as the client sees them.
+    /// attributes and the name. Returns the attributes as the client sees them.
     #[inline]
-    pub fn entry(&mut self, dir: Ino, name: Name<'_>, attr: Attr, lend: bool) -> Attr {
+    pub fn entry(&mut self, dir: Ino, name: Name<'_>, attr: Attr) -> Attr {
         let Call { state, cx, own, .. } = self;
         state.views.found_entry(own.view_of(cx), dir, name, &attr);
-        own.lend_name(dir, name, attr.ino, lend);
+        own.lend_name(dir, name, attr.ino);
         own.inodes.shown(attr)
     }
 
@@ -115,7 +115,7 @@ impl<F: FileSystem> Call<'_, F> {
     #[inline]
     pub fn given(&mut self, dir: Ino, name: Name<'_>, attr: Attr) -> Result<Attr> {
         self.give(attr.ino, attr.is_dir())?;
-        Ok(self.entry(dir, name, attr, true))
+        Ok(self.entry(dir, name, attr))
     }
 
     /// The session has a file open, by the file system's `handle`: its View may show the file if it

@@ -208,8 +208,7 @@ impl<F: FileSystem + Send> Session<F> {
             call.tell_content(emptied(attr.ino));
         }
         call.give_open(attr.ino, handle, flags)?;
-        // A client that opens it to write will change its attributes.
-        let shown = call.entry(dir, name, attr, !flags.contains(OpenFlags::WRITE));
+        let shown = call.entry(dir, name, attr);
         let open = call.opened(attr.ino, handle, flags);
         drop(call);
         Ok((shown, self.own.opened(open)))
@@ -556,7 +555,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let (attr, handle) = call.state.fs.tmpfile(&call.cx, dir, mode, flags)?;
         call.give_open(attr.ino, handle, flags)?;
         call.state.views.found(call.own.view, &attr);
-        call.own.lend_entry(attr.ino, false);
+        call.own.lend_entry(attr.ino);
         let open = call.opened(attr.ino, handle, flags);
         drop(call);
         let handle = self.own.opened(open);
