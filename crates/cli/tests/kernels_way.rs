@@ -43,9 +43,6 @@ const KINDS: &[Kind] = &[
     ("devices", true, Shell(DEVICES)),
 ];
 
-/// What is wrong on served volumes: docs/LIMITS.md.
-const WRONG_ON_SERVED: [&str; 1] = ["removed file"];
-
 /// How far a descriptor has come is told to others.
 const FDINFO: &str = "
 import os, re
@@ -305,11 +302,6 @@ fn all_kinds_are_right_in_every_way() {
             };
             found.push((format!("mount {volume}"), wrong(&program, "m/mount", with)));
             common::unmount(served.path(), "m");
-        }
-    }
-    for (way, wrong) in &mut found {
-        if way.ends_with("s/a") {
-            wrong.retain(|name| !WRONG_ON_SERVED.contains(name));
         }
     }
     found.retain(|(_, wrong)| !wrong.is_empty());

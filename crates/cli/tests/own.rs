@@ -8,14 +8,19 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use common::serving::Served;
 use common::{atoll, children, fails, folder, fsck, need, ok, volume, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// A program with the volume at /vol, which may fail.
 fn run(dir: &Path, options: &[&str], script: &str) -> Command {
+    run_with(dir, "a.vol", options, script)
+}
+
+fn run_with(dir: &Path, volume: &str, options: &[&str], script: &str) -> Command {
     let mut command = atoll();
-    command.current_dir(dir).args(["run", "-q", "-v", "a.vol:/vol"]).args(options);
+    command.current_dir(dir).args(["run", "-q", "-v", &format!("{volume}:/vol")]).args(options);
     command.args(["--", "bash", "-euo", "pipefail", "-c", script]);
     command
 }
@@ -28,7 +33,9 @@ const WAYS: [&[&str]; 2] = [&[], &["--cache", "writeback"]];
 fn what_is_removed_makes_room_at_once() {
     let dir = folder();
     volume(dir.path(), "a.vol", "64M");
-    for options in WAYS {
+    volume(dir.path(), "b.vol", "64M");
+    let served = Served::again(dir, &["b.vol"]);
+    for (volume, options) in [("a.vol", WAYS[0]), ("a.vol", WAYS[1]), ("s", &[])] {
         let script = r#"
             cd /vol; free() { stat -f -c %f .; }
             most=$(( $(free) * 7 / 10 )); before=$(free)
@@ -48,9 +55,10 @@ fn what_is_removed_makes_room_at_once() {
             done
             wait
         "#;
-        ok(&mut run(dir.path(), options, script));
+        ok(&mut run_with(served.path(), volume, options, script));
     }
-    fsck(&dir.path().join("a.vol"));
+    fsck(&served.path().join("a.vol"));
+    served.stop();
 }
 
 /// What a program has open, or stands in, goes on when its name has gone.

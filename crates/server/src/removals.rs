@@ -254,6 +254,24 @@ mod tests {
         }
     }
 
+    /// Who looks for space finds what its own calls have left, and what was freed while it looked.
+    #[test]
+    fn space_is_looked_for_again() {
+        let removals = queue::Removals::default();
+        removals.serve(Arc::new(Noted::default()));
+        let before = removals.ended();
+        assert_eq!(removals.any(7, before), None);
+        removals.add(7, Ino(9));
+        assert_eq!(removals.any(7, before), Some(Ino(9)));
+        assert_eq!(removals.any(8, before), None);
+        removals.end(Ino(9));
+        let left = removals.any(7, before).expect("it was freed meanwhile");
+        let (tell, told) = channel();
+        removals.after(left, Box::new(move |outcome| tell.send(outcome).unwrap()));
+        assert_eq!(told.try_recv(), Ok(Ok(())));
+        assert_eq!(removals.any(7, removals.ended()), None);
+    }
+
     /// A call may leave something of an inode as soon as its last step has let go of the volume,
     /// before its answers have been told.
     #[test]

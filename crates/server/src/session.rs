@@ -3,7 +3,6 @@
 pub(crate) mod call;
 pub(crate) mod concerns;
 mod copies;
-mod held;
 mod implicit;
 pub mod moving;
 mod names;
@@ -11,6 +10,7 @@ mod own;
 mod permission;
 pub mod ranges;
 mod reads;
+mod removed;
 mod shown;
 mod syncs;
 mod verbs;
@@ -43,6 +43,7 @@ use crate::rights::identity::{Access, SessionId};
 use crate::rights::permissions::{Credentials, Judge};
 use crate::rights::rates::Meter;
 use crate::session::own::Own;
+use crate::session::removed::Holds;
 use crate::volume::Volume;
 
 pub use own::Lent;
@@ -123,7 +124,7 @@ impl<F: FileSystem + Send> Session<F> {
                 inodes,
                 handles: Handles::default(),
                 opens,
-                holds: false,
+                holds: Holds::default(),
                 held: HashMap::new(),
                 view: None,
                 cache: None,
@@ -278,12 +279,6 @@ impl<F: FileSystem + Send> Session<F> {
         state.caches.begin(&cache);
         self.own.cache = Some(Arc::clone(&cache));
         Ok(cache)
-    }
-
-    /// From now on what the client removes is held as long as it knows it: for a kernel that says
-    /// soon what it has forgotten.
-    pub fn hold_removed(&mut self) {
-        self.own.holds = true;
     }
 
     /// The next read is for the kernel's page cache, if `yes`.

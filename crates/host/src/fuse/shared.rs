@@ -177,7 +177,7 @@ struct Device {
 #[derive(Default)]
 struct Aside {
     requests: VecDeque<(Vec<u8>, Arc<AtomicBool>)>,
-    /// How many others were served since the first was set aside.
+    /// How many others were served since the first was the first.
     passed: usize,
     /// The request that is being served is one of them.
     again: bool,
@@ -207,10 +207,10 @@ enum Woken {
     Over,
 }
 
-/// The most requests that are set aside, and the most that are served before them: others go on
-/// sending.
+/// The most requests that are set aside, and the most that are served before each: others go on
+/// sending. Linux gives out all FORGETs that stand before the tenth of other requests.
 const ASIDE_MAX: usize = 64;
-const PASSED_MAX: usize = 4096;
+const PASSED_MAX: usize = 64;
 
 impl Carrier for Device {
     type Slot = ();
@@ -505,9 +505,7 @@ impl Device {
         let Some((request, _)) = requests.remove(first) else { return false };
         self.request[..request.len()].copy_from_slice(&request);
         (self.len, *again) = (request.len(), true);
-        if requests.is_empty() {
-            *passed = 0;
-        }
+        *passed = 0;
         true
     }
 

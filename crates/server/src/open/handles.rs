@@ -23,6 +23,15 @@ impl Open {
     pub fn is_readable(&self) -> bool {
         self.flags.is_some_and(|flags| flags.contains(OpenFlags::READ))
     }
+
+    /// The same, if it is a file, or else a directory.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    #[inline]
+    pub fn of_kind(self, file: bool) -> Result<Open> {
+        if self.flags.is_some() == file { Ok(self) } else { Err(Errno::EBADF) }
+    }
 }
 
 /// Bytes of the server's memory that an open file takes: here, and in the file system.
@@ -132,9 +141,7 @@ impl Handles {
     /// `EBADF`.
     #[inline]
     pub fn of_kind(&self, ino: Ino, handle: Handle, file: bool) -> Result<Open> {
-        self.get(ino, handle).and_then(|open| {
-            if open.flags.is_some() == file { Ok(open) } else { Err(Errno::EBADF) }
-        })
+        self.get(ino, handle)?.of_kind(file)
     }
 
     /// Takes `handle` of `ino` out.

@@ -23,6 +23,7 @@
 //! that has it open; what `..` leads to from there is not.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use atoll_vfs::{Attr, Context, Errno, FileSystem, Ino, Name, Result};
 
@@ -85,6 +86,8 @@ pub(crate) struct Inodes {
     forgotten: Option<Vec<(Ino, u64)>>,
     /// The user's part of what clients know, where the file system counts it.
     known: Option<Part>,
+    /// How often a kernel was given each inode, where it may name all and the table is not kept.
+    lookups: Option<HashMap<Ino, u64>>,
 }
 
 impl Inodes {
@@ -100,6 +103,23 @@ impl Inodes {
             hand: 0,
             forgotten: None,
             known: None,
+            lookups: None,
+        }
+    }
+
+    /// From here on it is known which inodes the client [knows](Self::knows).
+    pub(crate) fn count_lookups(&mut self) {
+        if !self.is_counted() {
+            self.lookups.get_or_insert_default();
+        }
+    }
+
+    /// The client is given `ino` once more, which is not the file system's to count.
+    #[inline]
+    pub(crate) fn looked_up(&mut self, ino: Ino) {
+        if let Some(lookups) = &mut self.lookups {
+            let count = lookups.entry(ino).or_default();
+            *count = count.saturating_add(1);
         }
     }
 
@@ -279,6 +299,7 @@ impl Inodes {
     /// `ENFILE` when every inode in the table is open: the user's share has no room for more.
     pub(crate) fn give(&mut self, ino: Ino, is_dir: bool, moves: u64) -> Result<()> {
         if ino == self.top || !self.is_counted() {
+            self.looked_up(ino);
             return Ok(());
         }
         let slot = match self.slot_of.get(&ino) {
@@ -304,6 +325,14 @@ impl Inodes {
     /// this one's to forget.
     pub(crate) fn forget(&mut self, ino: Ino, count: u64) -> Option<(Ino, u64)> {
         let ino = self.inner(ino).ok()?;
+        if let Some(lookups) = &mut self.lookups
+            && let Entry::Occupied(mut left) = lookups.entry(ino)
+        {
+            *left.get_mut() = left.get().saturating_sub(count);
+            if *left.get() == 0 {
+                left.remove();
+            }
+        }
         let &slot = self.slot_of.get(&ino)?;
         let given = self.slots[slot].count;
         let taken = count.min(given);
@@ -333,10 +362,13 @@ impl Inodes {
         }
     }
 
-    /// Whether it is known that the client does not know `ino`, the volume's number.
-    pub(crate) fn has_forgotten(&self, ino: Ino) -> bool {
-        let count = self.slot_of.get(&ino).map_or(0, |&slot| self.slots[slot].count);
-        self.is_counted() && count == 0
+    /// Whether the client was given `ino`, the volume's number, and has not forgotten it, where
+    /// that is counted.
+    pub(crate) fn knows(&self, ino: Ino) -> bool {
+        match &self.lookups {
+            Some(lookups) => lookups.contains_key(&ino),
+            None => self.slot_of.get(&ino).is_some_and(|&slot| self.slots[slot].count > 0),
+        }
     }
 
     /// Whether this session has `ino`, the volume's number, open.

@@ -2,7 +2,7 @@
 //! that wait for that.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_vfs::Ino;
@@ -22,8 +22,8 @@ pub(crate) struct Queue {
     pub users: VecDeque<(u32, VecDeque<Ino>)>,
     /// How many tasks work for each user that has one.
     busy: HashMap<u32, usize>,
-    /// Those of all users, and the answers that wait for each.
-    pub waiting: HashMap<Ino, Vec<Then>>,
+    /// Those of all users, the user of each, and the answers that wait for it.
+    waiting: HashMap<Ino, (u32, Vec<Then>)>,
     /// The server ends: the unmount does the rest.
     pub closed: bool,
 }
@@ -68,6 +68,8 @@ pub(crate) struct Removals {
     pub queue: Mutex<Queue>,
     removers: Mutex<Vec<Arc<dyn Bell>>>,
     served: AtomicBool,
+    /// How many have been ended.
+    ended: AtomicU64,
 }
 
 impl Removals {
@@ -99,7 +101,7 @@ impl Removals {
         if queue.closed || queue.waiting.contains_key(&ino) {
             return;
         }
-        queue.waiting.insert(ino, Vec::new());
+        queue.waiting.insert(ino, (uid, Vec::new()));
         queue.put(uid, ino);
         drop(queue);
         self.ring();
@@ -117,15 +119,27 @@ impl Removals {
         inos.back().copied().filter(|_| inos.len() >= LEFT_MAX)
     }
 
-    /// One of the inodes that calls have left, if there are any.
-    pub fn any(&self) -> Option<Ino> {
+    /// How many were ended.
+    #[inline]
+    pub fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// One of the inodes that calls of the user `uid` have left, if there are any, or any number if
+    /// some were ended since so many were.
+    pub fn any(&self, uid: u32, ended: u64) -> Option<Ino> {
         let queue = self.queue();
-        queue.waiting.keys().next().copied().filter(|_| self.are_served() && !queue.closed)
+        if !self.are_served() || queue.closed {
+            return None;
+        }
+        let mut waiting = queue.waiting.iter();
+        let left = waiting.find(|(_, (user, _))| *user == uid).map(|(ino, _)| *ino);
+        left.or_else(|| (self.ended() != ended).then_some(Ino::ROOT))
     }
 
     /// Calls `then` when nothing is left of `ino`; at once, if that is so.
     pub fn after(&self, ino: Ino, then: Then) {
-        if let Some(waiting) = self.queue().waiting.get_mut(&ino) {
+        if let Some((_, waiting)) = self.queue().waiting.get_mut(&ino) {
             return waiting.push(then);
         }
         then(Ok(()));
@@ -133,7 +147,9 @@ impl Removals {
 
     /// Nothing is left of `ino`, or nothing more can be done. Returns the answers that wait for it.
     pub fn end(&self, ino: Ino) -> Vec<Then> {
-        self.queue().waiting.remove(&ino).unwrap_or_default()
+        let ended = self.queue().waiting.remove(&ino);
+        self.ended.fetch_add(1, Ordering::Release);
+        ended.map(|(_, waiting)| waiting).unwrap_or_default()
     }
 
     /// From now on calls do all of their work themselves.
@@ -148,7 +164,7 @@ impl Removals {
         // The calls have done what they said.
         let all = std::mem::take(&mut queue.waiting);
         drop(queue);
-        all.into_values().flatten().for_each(|then| then(Ok(())));
+        all.into_values().flat_map(|(_, waiting)| waiting).for_each(|then| then(Ok(())));
         self.ring();
     }
 }

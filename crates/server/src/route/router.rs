@@ -99,14 +99,15 @@ impl Router {
             }
             (Ok(request), Some(kernel)) => {
                 let asked = (message, request, &caller);
+                let ended = session.volume().removals.ended();
                 kernel.route(session, codec, asked, out, room)?;
                 // What the kernel has forgotten meanwhile gives its space back.
                 let error = OutHeader::load(&out.message).error;
                 let full = [Errno::ENOSPC, Errno::EDQUOT].map(|errno| -errno.raw());
                 let depends = full.contains(&error) || matches!(request, Request::Statfs);
-                if depends && out.reply.message > 0 && session.opens_implicitly() {
-                    out.early = session.keeps_removed().then_some(Early::Others);
-                    session.waits_for_removals();
+                if depends && out.reply.message > 0 {
+                    out.early = session.holds_any().then_some(Early::Others);
+                    session.waits_for_removals(ended);
                 }
                 return Ok(());
             }
@@ -142,13 +143,6 @@ impl Router {
         let answered = finish(header.unique, result, reply);
         out.set(session, answered, &mut later, None);
         Ok(())
-    }
-
-    /// Nobody wants the answer that gave `entry` to the client.
-    pub(crate) fn is_lost(&self, entry: Option<Ino>) {
-        if let (Some(kernel), Some(ino)) = (&self.kernel, entry) {
-            kernel.cache.hold(ino);
-        }
     }
 }
 
@@ -287,9 +281,9 @@ pub fn serve_from<C: Carrier, F: FileSystem + Send>(
     match router.out.wait.take() {
         None => {
             if !carrier.answer(slot, message, data).map_err(Ended::Carrier)? {
-                router.is_lost(router.out.entry);
+                // A kernel does not have to forget an inode that it never learns of.
                 if let Some(ino) = router.out.entry {
-                    place.with(|session| session.forgets(ino, 1));
+                    place.with(|session| session.forget(session.own.inodes.outer(ino), 1));
                 }
             }
         }

@@ -4,27 +4,23 @@
 //! at the permissions, and asks for the content of an inode with handle 0, which is nobody's
 //! otherwise. The session then opens the inode, once, for all that the kernel has open of it, until
 //! the kernel forgets the inode or has used many others since. Closing it takes nothing from
-//! anybody: the session opens the inode again when it is asked for.
-//!
-//! Only the session's handle keeps what has no name any more. Nobody says whether the kernel has it
-//! open, so that what the kernel knows is opened before its last name goes, and closed when the
-//! kernel forgets it. The kernel may be given an inode again while it forgets it: how often it was
-//! given each is counted.
+//! anybody: the session opens the inode again when it is asked for. What has no name any more is
+//! [held](crate::session::removed).
 
-use atoll_vfs::{Attr, Context, FileSystem, FileType, Handle, Ino, OpenFlags, Rest, Result};
+use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result};
 
 use crate::open::handles::Open;
 use crate::session::Session;
-use crate::session::call::Call;
 
 /// The rights of an implicit open: the kernel looks at those of each descriptor.
-const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+pub(crate) const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 impl<F: FileSystem + Send> Session<F> {
     /// From now on handle 0 stands for whatever is open of an inode. For a client that has checked
     /// the permissions, of a volume that nobody else changes.
     pub fn open_implicitly(&mut self) {
         self.own.implicit.get_or_insert_default();
+        self.hold_removed();
     }
 
     /// Whether the client's opens are implicit.
@@ -32,64 +28,61 @@ impl<F: FileSystem + Send> Session<F> {
         self.own.implicit.is_some()
     }
 
-    /// Whether the client keeps what has no name any more, which it may have forgotten without its
-    /// having been read yet.
-    pub(crate) fn keeps_removed(&self) -> bool {
-        self.own.implicit.as_ref().is_some_and(|implicit| implicit.has_removed())
-    }
-
-    /// The call that was made is made again when nothing is left to be freed any more.
-    pub(crate) fn waits_for_removals(&self) {
-        if let Some(ino) = self.volume.removals.any() {
-            self.left.set(Some(Rest::Until(ino)));
-        }
-    }
-
-    /// The handle that the client means by `handle` of `ino`, a file or else a directory.
+    /// What the client means by `handle` of `ino`, a file or else a directory.
+    ///
+    /// # Errors
+    /// `EBADF`; those of opening it.
     #[inline]
-    pub(crate) fn meant(&mut self, ino: Ino, handle: Handle, file: bool) -> Result<Handle> {
-        match &self.own.implicit {
-            Some(implicit) if handle == Handle(0) => match implicit.handle(ino) {
-                Some(handle) => Ok(handle),
-                None => self.open_for_client(ino, file),
+    pub(crate) fn meant(&mut self, ino: Ino, handle: Handle, file: bool) -> Result<Open> {
+        let inner = self.own.inodes.inner(ino)?;
+        let handle = match &self.own.implicit {
+            Some(implicit) if handle == Handle(0) => match implicit.handle(inner) {
+                Some(handle) => handle,
+                None => match self.own.held.get(&inner) {
+                    Some(open) => return open.of_kind(file),
+                    None => self.open_for_client(ino, file)?,
+                },
             },
-            _ => Ok(handle),
-        }
+            _ => handle,
+        };
+        self.own.handles.of_kind(inner, handle, file)
     }
 
     fn open_for_client(&mut self, ino: Ino, file: bool) -> Result<Handle> {
         let cx = self.for_client();
         let flags = if self.own.access.read_only { OpenFlags::READ } else { BOTH };
         let handle = if file { self.open(&cx, ino, flags)? } else { self.opendir(&cx, ino)? };
-        self.keep_open(ino, handle, file);
+        self.keep_open(self.own.inodes.inner(ino)?, handle, file);
         Ok(handle)
     }
 
     /// The client has made `ino` without a name and opened it by `handle`.
     pub(crate) fn made(&mut self, ino: Ino, handle: Handle) {
-        if let Some(implicit) = &mut self.own.implicit {
-            implicit.keep_removed(ino, handle, true);
+        if self.own.implicit.is_some()
+            && let Ok(ino) = self.own.inodes.inner(ino)
+            && let Ok(open) = self.own.handles.remove(ino, handle, true)
+        {
+            self.own.held.insert(ino, open);
         }
     }
 
     fn keep_open(&mut self, ino: Ino, handle: Handle, file: bool) {
-        let closed =
-            self.own.implicit.as_mut().and_then(|implicit| implicit.keep(ino, handle, file));
-        if let Some((ino, handle, file)) = closed {
+        let implicit = self.own.implicit.as_mut();
+        if let Some((ino, handle, file)) = implicit.and_then(|all| all.keep(ino, handle, file)) {
             self.close_for_client(ino, handle, file);
         }
     }
 
-    /// The client forgets `ino`, which it was given so many times.
-    pub(crate) fn forgets(&mut self, ino: Ino, count: u64) {
-        let closed = self.own.implicit.as_mut().and_then(|implicit| implicit.forgets(ino, count));
-        if let Some((handle, file)) = closed {
+    /// Closes what is open of `ino`, the volume's number, which the client has forgotten.
+    pub(crate) fn close_implicitly(&mut self, ino: Ino) {
+        let implicit = self.own.implicit.as_mut();
+        if let Some((handle, file)) = implicit.and_then(|all| all.remove(ino)) {
             self.close_for_client(ino, handle, file);
         }
     }
 
     fn close_for_client(&mut self, ino: Ino, handle: Handle, file: bool) {
-        let cx = self.for_client();
+        let (cx, ino) = (self.for_client(), self.own.inodes.outer(ino));
         // Nothing more can be done, whatever it says.
         let _ =
             if file { self.release(&cx, ino, handle) } else { self.releasedir(&cx, ino, handle) };
@@ -97,34 +90,6 @@ impl<F: FileSystem + Send> Session<F> {
 
     fn for_client(&self) -> Context {
         Context { uid: 0, gid: 0, now: self.volume.host.now() }
-    }
-}
-
-impl<F: FileSystem> Call<'_, F> {
-    /// The name by which `victim` was found goes: if it is the last one of something that the
-    /// client's kernel knows, and opens implicitly, that is kept.
-    ///
-    /// # Errors
-    /// Those of opening it.
-    pub fn keep_removed(&mut self, victim: &Attr) -> Result<()> {
-        let Call { state, cx, own, .. } = self;
-        let Some(implicit) = &mut own.implicit else { return Ok(()) };
-        let file = !victim.is_dir();
-        let last = !file || victim.nlink == 1;
-        if !last || !implicit.knows(victim.ino) || implicit.is_removed(victim.ino) {
-            return Ok(());
-        }
-        let (handle, flags) = match victim.file_type() {
-            FileType::Directory => (state.fs.opendir(cx, victim.ino)?, None),
-            FileType::Regular => (state.fs.open(cx, victim.ino, BOTH)?, Some(BOTH)),
-            // Nothing is read of the others but what the kernel has.
-            _ => return Ok(()),
-        };
-        let handle = own.opened(Open { ino: victim.ino, handle, flags });
-        if let Some(implicit) = &mut own.implicit {
-            implicit.keep_removed(victim.ino, handle, file);
-        }
-        Ok(())
     }
 }
 
@@ -236,7 +201,7 @@ mod tests {
         for i in 0..3 * NAMED_MAX {
             made(&mut kernel, ["a", "b", "c", "d", "e"][i % 5]);
         }
-        assert!(kernel.keeps_removed());
+        assert!(kernel.holds_any());
         for ino in [unlinked, replaced, linked] {
             assert!(is_there(&mut kernel, ino));
             assert_eq!(kernel.lookup(&CX, ino, name(".")), Err(Errno::ESTALE));
@@ -250,6 +215,6 @@ mod tests {
             kernel.forget(ino, 1);
             assert_eq!(kernel.getattr(&CX, ino), Err(Errno::ESTALE));
         }
-        assert!(!kernel.keeps_removed());
+        assert!(!kernel.holds_any());
     }
 }

@@ -42,13 +42,11 @@ impl<F: FileSystem + Send> Session<F> {
         if attr.file_type() == FileType::Directory {
             return Ok(None);
         }
-        if let Some(implicit) = &mut call.own.implicit {
-            // The kernel is about to forget it.
-            if attr.nlink == 0 {
-                return Err(Errno::ESTALE);
-            }
-            implicit.given(inner);
+        // The kernel is about to forget it.
+        if call.own.held.contains_key(&inner) {
+            return Err(Errno::ESTALE);
         }
+        call.own.inodes.looked_up(inner);
         // The file system has not given it once more, so that it is not counted once more either.
         call.own.lend_entry(inner);
         Ok(Some(call.own.inodes.shown(attr)))
@@ -92,10 +90,7 @@ impl<F: FileSystem + Send> Session<F> {
     ) -> Result<()> {
         let (mut call, dir, above) = self.call_in(cx, REMOVE, parent)?;
         let victim = call.may_remove(dir, name, above.as_ref())?;
-        if let Some(victim) = &victim {
-            call.keep_removed(victim)?;
-        }
-        let held = call.hold(dir, name, victim);
+        let held = call.hold(victim.as_ref())?;
         let removed = remove(&mut call.state.fs, &call.cx, dir);
         call.removed(held, removed.is_ok());
         removed?;

@@ -14,6 +14,7 @@ use crate::rights::accounts::Room;
 use crate::rights::identity::{Access, Identity, SessionId};
 use crate::rights::permissions::Credentials;
 use crate::session::concerns::Concerns;
+use crate::session::removed::Holds;
 
 /// An inode that an answer gives a mount's kernel, and the lease on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +38,9 @@ pub(crate) struct Own {
     pub handles: Handles,
     /// The user's share of what they take, as open files and as memory.
     pub opens: [Room; 2],
-    /// Of a mount of this host: what its kernel removes is held.
-    pub holds: bool,
-    /// What its kernel has removed and still knows, by the volume's numbers.
+    /// Of a mount of this host: what is held of what its kernel removes.
+    pub holds: Holds,
+    /// What is held: its kernel has removed it and still knows it. By the volume's numbers.
     pub held: HashMap<Ino, Open>,
     pub view: Option<ViewId>,
     /// Of a mount: the leases of its kernel.

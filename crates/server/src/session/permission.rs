@@ -9,6 +9,7 @@ use crate::leases::observer::Change;
 use crate::rights::privileges::drop_privileges;
 use crate::session::call::Call;
 use crate::session::concerns::MAKING;
+use crate::session::removed::Holds;
 
 /// The rights on a file that opening it with `flags` needs.
 pub(crate) fn open_mode(flags: OpenFlags) -> AccessMode {
@@ -63,7 +64,7 @@ impl<F: FileSystem> Call<'_, F> {
         name: Name<'_>,
         above: Option<&Attr>,
     ) -> Result<Option<Attr>> {
-        let wanted = above.is_some() || self.state.observed() || self.own.implicit.is_some();
+        let wanted = above.is_some() || self.state.observed() || self.own.holds != Holds::Nothing;
         if !wanted || name.is_dot_or_dot_dot() {
             return Ok(None);
         }

@@ -77,8 +77,6 @@ impl<F: FileSystem> Call<'_, F> {
         self.own.drop_forgotten(fs, views);
         if given.is_err() {
             fs.forget(ino, 1);
-        } else if let Some(implicit) = &mut self.own.implicit {
-            implicit.given(ino);
         }
         given
     }

@@ -38,13 +38,11 @@ fn emptied(ino: Ino) -> Content<'static> {
 
 impl<F: FileSystem + Send> Session<F> {
     pub(crate) fn file(&mut self, ino: Ino, handle: Handle) -> Result<Open> {
-        let handle = self.meant(ino, handle, true)?;
-        self.own.handles.of_kind(self.own.inodes.inner(ino)?, handle, true)
+        self.meant(ino, handle, true)
     }
 
     pub(crate) fn listing(&mut self, ino: Ino, handle: Handle) -> Result<Open> {
-        let handle = self.meant(ino, handle, false)?;
-        self.own.handles.of_kind(self.own.inodes.inner(ino)?, handle, false)
+        self.meant(ino, handle, false)
     }
 
     fn close(&mut self, cx: &Context, ino: Ino, handle: Handle, file: bool) -> Result<()> {
@@ -292,7 +290,6 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     }
 
     fn forget(&mut self, ino: Ino, count: u64) {
-        self.forgets(ino, count);
         let taken = self.own.inodes.forget(ino, count);
         if let (Ok(inner), Ok(mut state)) = (self.own.inodes.inner(ino), self.volume.lock()) {
             let state = &mut *state;
@@ -433,10 +430,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             }
         }
         let goes = replaced.filter(|_| !same && !exchange);
-        if let Some(replaced) = &goes {
-            call.keep_removed(replaced)?;
-        }
-        let held = goes.and_then(|replaced| call.hold(to, new_name, Some(replaced)));
+        let held = call.hold(goes.as_ref())?;
         let renamed = call.state.fs.rename(&call.cx, from, name, to, new_name, flags);
         call.removed(held, renamed.is_ok());
         renamed?;
