@@ -42,8 +42,7 @@ use crate::rights::accounts::{Account, Charge, Resource, Room};
 use crate::rights::identity::{Access, SessionId};
 use crate::rights::permissions::{Credentials, Judge};
 use crate::rights::rates::Meter;
-use crate::session::own::Own;
-use crate::session::removed::Holds;
+use crate::session::own::{Holds, Own};
 use crate::volume::Volume;
 
 pub use own::Lent;

@@ -14,7 +14,6 @@ use crate::rights::accounts::Room;
 use crate::rights::identity::{Access, Identity, SessionId};
 use crate::rights::permissions::Credentials;
 use crate::session::concerns::Concerns;
-use crate::session::removed::Holds;
 
 /// An inode that an answer gives a mount's kernel, and the lease on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +26,15 @@ pub struct Lent {
     pub valid: bool,
     /// The kernel may keep the name by which it was given the inode.
     pub named: bool,
+}
+
+/// What a session [holds](crate::session::removed) of what its client removes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Holds {
+    #[default]
+    Nothing,
+    Directories,
+    All,
 }
 
 /// A session's own state.

@@ -9,7 +9,7 @@ use crate::leases::observer::Change;
 use crate::rights::privileges::drop_privileges;
 use crate::session::call::Call;
 use crate::session::concerns::MAKING;
-use crate::session::removed::Holds;
+use crate::session::own::Holds;
 
 /// The rights on a file that opening it with `flags` needs.
 pub(crate) fn open_mode(flags: OpenFlags) -> AccessMode {

@@ -1,4 +1,5 @@
-//! What a kernel has removed and still knows: by a descriptor, a working directory, a name in /proc.
+//! What a kernel has removed and still knows: by a descriptor, a working directory, a name of
+//! /proc.
 //!
 //! The call that takes the last name of an inode that the session's kernel knows (how often it was
 //! given each is counted) opens the inode in its place, and the FORGET by which the kernel knows it
@@ -19,21 +20,13 @@ use crate::open::handles::Open;
 use crate::session::Session;
 use crate::session::call::Call;
 use crate::session::implicit::BOTH;
+use crate::session::own::Holds;
 
 /// A file that has more blocks of 512 bytes is large.
 const BLOCKS: u64 = (1 << 20) / 512;
 /// What is held takes such a part of the session's open files: a client that forgets late goes on
 /// opening others.
 const PART: usize = if cfg!(test) { 1 } else { 16 };
-
-/// What a session holds of what its client removes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Holds {
-    #[default]
-    Nothing,
-    Directories,
-    All,
-}
 
 impl<F: FileSystem> Call<'_, F> {
     /// Opens `victim`, if its removal would take it from the client. For

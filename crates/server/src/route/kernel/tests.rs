@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use atoll_vfs::server::{Identity, ServerOptions};
 use atoll_vfs::wire::files::LseekIn;
 use atoll_vfs::wire::header::InHeader;
-use atoll_vfs::wire::opcode::FUSE_LSEEK;
+use atoll_vfs::wire::opcode::{FUSE_FORGET, FUSE_LSEEK, FUSE_STATFS, FUSE_UNLINK};
 use atoll_vfs::wire::{Extensions, REPLY_MAX};
 use atoll_vfs::{AccessTimes, Data, Name, Room, Timespec};
 
 use super::*;
 use crate::leases::caches::Lends;
 use crate::leases::gate::Next;
+use crate::revocable::Revocable;
 use crate::route::carrier::{Carrier, Held, Incoming};
 use crate::route::router::{Router, serve_next};
 use crate::testing::{Noted, StillHost};
@@ -162,13 +163,18 @@ fn own_changes_leave_a_file_in_the_page_cache() {
     assert!(!cache.keeps_pages(attr.ino));
 }
 
-/// A device that keeps what is set aside until its notice is done, and counts answers.
+/// Brings one request after the other.
 #[derive(Default)]
-struct Queue {
+struct Script {
     request: Vec<u8>,
-    aside: Arc<AtomicBool>,
+    /// Nobody wants the answers.
+    lost: bool,
+    /// The request was set aside before.
     again: bool,
-    answered: usize,
+    aside: usize,
+    answers: usize,
+    /// One that was set aside is due.
+    due: Arc<AtomicBool>,
 }
 
 struct Due(Arc<AtomicBool>);
@@ -180,7 +186,7 @@ impl Held for Due {
     }
 }
 
-impl Carrier for Queue {
+impl Carrier for Script {
     type Slot = ();
     type Error = ();
 
@@ -194,7 +200,8 @@ impl Carrier for Queue {
 
     fn set_aside(&mut self, (): ()) -> Result<Box<dyn Held>, ()> {
         assert!(!self.again, "it was set aside before");
-        Ok(Box::new(Due(Arc::clone(&self.aside))))
+        self.aside += 1;
+        Ok(Box::new(Due(Arc::clone(&self.due))))
     }
 
     fn is_again(&self) -> bool {
@@ -202,13 +209,46 @@ impl Carrier for Queue {
     }
 
     fn answer(&mut self, (): (), message: &[u8], _: usize) -> Result<bool, ()> {
-        self.answered += usize::from(!message.is_empty());
-        Ok(true)
+        self.answers += usize::from(!message.is_empty());
+        Ok(!self.lost)
     }
 
     fn hold(&mut self, (): (), _: &[u8], _: usize) -> Box<dyn Held> {
-        unreachable!("no answer waits")
+        Box::new(Due(Arc::clone(&self.due)))
     }
+}
+
+/// The kernel of any mount may have forgotten what it has removed, and is heard before STATFS is
+/// answered. What nobody has told it, it forgets no more often.
+#[test]
+fn what_stands_is_heard_first() {
+    let volume = crate::testing::volume();
+    let mut session = volume.session(Credentials::default(), Access::default()).unwrap();
+    let cache = session.begin_cache(Lends::Pages, Arc::new(Noted::default())).unwrap();
+    session.hold_removed();
+    let (cx, f) = (Context { uid: 0, gid: 0, now: Timespec::default() }, Name::new(b"f").unwrap());
+    let ino = session.mknod(&cx, Ino::ROOT, f, 0o100_644, 0).unwrap().ino;
+    let place = Revocable::default();
+    place.begin(session);
+    let agrees = ServerOptions { extensions: Extensions::empty(), ..ServerOptions::default() };
+    let mut router = Router::of_kernel(agrees, Kernel::new(cache, KernelOptions::default()));
+    let mut kernel = Script { request: offer(), ..Script::default() };
+    serve_next(&mut kernel, &mut router, &place).unwrap();
+    let mut asks = |opcode, Ino(nodeid), body: &[u8], lost| {
+        let len = (InHeader::SIZE + body.len()) as u32;
+        kernel.request = vec![0; InHeader::SIZE];
+        InHeader { len, opcode, nodeid, ..InHeader::default() }.store(&mut kernel.request);
+        kernel.request.extend_from_slice(body);
+        (kernel.lost, kernel.aside, kernel.answers) = (lost, 0, 0);
+        serve_next(&mut kernel, &mut router, &place).unwrap();
+        (kernel.aside, kernel.answers)
+    };
+    assert_eq!(asks(FUSE_LOOKUP, Ino::ROOT, b"f\0", true), (0, 1));
+    assert_eq!(asks(FUSE_STATFS, Ino::ROOT, b"", false), (0, 1));
+    assert_eq!(asks(FUSE_UNLINK, Ino::ROOT, b"f\0", false), (0, 1));
+    assert_eq!(asks(FUSE_STATFS, Ino::ROOT, b"", false), (1, 0));
+    assert_eq!(asks(FUSE_FORGET, ino, &1u64.to_ne_bytes(), false), (0, 0));
+    assert_eq!(asks(FUSE_STATFS, Ino::ROOT, b"", false), (0, 1));
 }
 
 /// A kernel that writes back is made to do so once for a request that depends on it.
@@ -226,29 +266,29 @@ fn what_awaits_the_pages_of_a_kernel_has_them_written_once() {
         KernelOptions { others: Others::None, writes_back: true, ..KernelOptions::default() };
     let agrees = ServerOptions { extensions: Extensions::empty(), ..ServerOptions::default() };
     let mut router = Router::of_kernel(agrees, Kernel::new(Arc::clone(&cache), options));
-    let place = crate::revocable::Revocable::default();
+    let place = Revocable::default();
     place.begin(session);
 
-    let mut queue = Queue { request: offer(), ..Queue::default() };
-    serve_next(&mut queue, &mut router, &place).unwrap();
-    queue.request = vec![0; InHeader::SIZE + LseekIn::SIZE];
+    let mut kernel = Script { request: offer(), ..Script::default() };
+    serve_next(&mut kernel, &mut router, &place).unwrap();
+    kernel.request = vec![0; InHeader::SIZE + LseekIn::SIZE];
     let header = InHeader {
-        len: queue.request.len() as u32,
+        len: kernel.request.len() as u32,
         opcode: FUSE_LSEEK,
         nodeid: attr.ino.0,
         ..InHeader::default()
     };
-    header.store(&mut queue.request);
+    header.store(&mut kernel.request);
     const SEEK_DATA: u32 = 3;
     let args = LseekIn { fh: handle.0, whence: SEEK_DATA, ..LseekIn::default() };
-    args.store(&mut queue.request[InHeader::SIZE..]);
-    serve_next(&mut queue, &mut router, &place).unwrap();
-    assert_eq!(queue.answered, 1, "the file is not written back yet");
+    args.store(&mut kernel.request[InHeader::SIZE..]);
+    serve_next(&mut kernel, &mut router, &place).unwrap();
+    assert_eq!(kernel.answers, 1, "the file is not written back yet");
     let Next::Tell(notice) = cache.next() else { panic!("nothing is invalidated") };
     assert_eq!(notice.ino, attr.ino.0);
     cache.told();
-    assert!(queue.aside.load(Ordering::Relaxed));
-    queue.again = true;
-    serve_next(&mut queue, &mut router, &place).unwrap();
-    assert_eq!((queue.answered, cache.next()), (2, Next::Nothing));
+    assert!(kernel.due.load(Ordering::Relaxed));
+    kernel.again = true;
+    serve_next(&mut kernel, &mut router, &place).unwrap();
+    assert_eq!((kernel.answers, cache.next()), (2, Next::Nothing));
 }
