@@ -33,9 +33,7 @@ const WAYS: [&[&str]; 2] = [&[], &["--cache", "writeback"]];
 fn what_is_removed_makes_room_at_once() {
     let dir = folder();
     volume(dir.path(), "a.vol", "64M");
-    volume(dir.path(), "b.vol", "64M");
-    let served = Served::again(dir, &["b.vol"]);
-    for (volume, options) in [("a.vol", WAYS[0]), ("a.vol", WAYS[1]), ("s", &[])] {
+    for options in WAYS {
         let script = r#"
             cd /vol; free() { stat -f -c %f .; }
             most=$(( $(free) * 7 / 10 )); before=$(free)
@@ -55,7 +53,41 @@ fn what_is_removed_makes_room_at_once() {
             done
             wait
         "#;
-        ok(&mut run_with(served.path(), volume, options, script));
+        ok(&mut run(dir.path(), options, script));
+    }
+    fsck(&dir.path().join("a.vol"));
+}
+
+/// So it is on a served volume too, and where a file is freed in steps while others work.
+#[test]
+fn what_is_removed_makes_room_in_steps() {
+    need("python3", "python3");
+    let dir = folder();
+    volume(dir.path(), "a.vol", "64M");
+    volume(dir.path(), "b.vol", "64M");
+    let served = Served::again(dir, &["b.vol"]);
+    let program = r#"
+import os, threading
+os.chdir('/vol')
+def free(): return os.statvfs('.').f_bfree
+before, on, late = free(), True, []
+def others(name):
+    while on:
+        with open(name, 'w') as f: f.write('x')
+threads = [threading.Thread(target=others, args=(name,)) for name in 'abc']
+for thread in threads: thread.start()
+for n in range(150):
+    with open('f', 'wb') as f:
+        for i in range(600): os.pwrite(f.fileno(), b'z' * 4096, i * 8192)
+    os.unlink('f')
+    if before - free() > 100: late.append(n)
+on = False
+for thread in threads: thread.join()
+assert not late, late
+"#;
+    for volume in ["a.vol", "s"] {
+        let script = format!("exec python3 -c \"{program}\"");
+        ok(&mut run_with(served.path(), volume, &[], &script));
     }
     fsck(&served.path().join("a.vol"));
     served.stop();

@@ -168,7 +168,7 @@ mod tests {
         let name = |text: &'static str| Name::new(text.as_bytes()).unwrap();
         let both = OpenFlags::READ | OpenFlags::WRITE;
         let made = |kernel: &mut Session<ModelFs>, text| {
-            let mode = FileType::Regular.mode_bits() | 0o600;
+            let mode = atoll_vfs::FileType::Regular.mode_bits() | 0o600;
             // A name that is there already is used again.
             let made = kernel.mknod(&CX, Ino::ROOT, name(text), mode, 0);
             let attr = made.or_else(|_| kernel.lookup(&CX, Ino::ROOT, name(text))).unwrap();
