@@ -3,11 +3,13 @@
 
 mod common;
 
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::process::Command;
 
 use common::serving::Served;
-use common::{TempDir, atoll, folder, ok, volume};
+use common::{TempDir, atoll, folder, need, ok, unmount, volume};
 
 fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
@@ -197,5 +199,75 @@ fn a_directory_of_ones_own() {
         fs::write(host.join(format!("late{round}")), b"").unwrap();
         assert!(there.exists());
     }
-    common::unmount(dir.path(), "mnt");
+    unmount(dir.path(), "mnt");
+}
+
+/// Two mounts and the host read and write the same files by turns: each read finds the last write,
+/// though all of it goes through page caches.
+#[test]
+fn page_caches_follow_the_host() {
+    if !is_root() {
+        return;
+    }
+    let served = Served::again(with_directory(), &["host"]);
+    let at = |name: &str| served.path().join(name);
+    for place in ["m1", "m2"] {
+        fs::create_dir(at(place)).unwrap();
+        ok(atoll().current_dir(served.path()).args(["mount", "s", place]));
+    }
+    let places = ["m1", "m2", "host"];
+    fs::write(at("host/f"), [b'0'; 8192]).unwrap();
+    let open = |name: &str| {
+        let open = |place: &str| {
+            let mut options = File::options();
+            options.read(true).write(true).create(true).append(name == "log");
+            options.open(at(place).join(name)).unwrap()
+        };
+        places.map(open)
+    };
+    // The same size each time, as fast as it goes; the first page, across two, the last one.
+    let files = open("f");
+    for round in 0..3000_u64 {
+        let (text, offset) = (format!("{round:08}"), [0, 4092, 8184][round as usize / 3 % 3]);
+        files[round as usize % 3].write_all_at(text.as_bytes(), offset).unwrap();
+        for (file, place) in files.iter().zip(places) {
+            let mut found = [0; 8];
+            file.read_exact_at(&mut found, offset).unwrap();
+            assert_eq!(found, text.as_bytes(), "{place}, {round}");
+        }
+    }
+    // Cut and grown.
+    for round in 0..300 {
+        files[round % 3].set_len(5000 + (round as u64 * 37) % 9000).unwrap();
+        let length = files[2].metadata().unwrap().len();
+        for (file, place) in files.iter().zip(places) {
+            assert_eq!(file.read_at(&mut [0; 20_000], 0).unwrap() as u64, length, "{place}");
+        }
+    }
+    // Appended, where a kernel may not know the end.
+    let logs = open("log");
+    let mut written = Vec::new();
+    for round in 0..1000 {
+        let record = format!("{round:09}\n");
+        (&logs[round * 7 % 3]).write_all(record.as_bytes()).unwrap();
+        written.extend_from_slice(record.as_bytes());
+        let mut found = vec![0; written.len() + 1];
+        let len = logs[round % 3].read_at(&mut found, 0).unwrap();
+        assert!(found[..len] == written[..], "{round}");
+    }
+    // What is opened after a change is new, also where it is only mapped.
+    need("python3", "python3");
+    let script = "import mmap, os
+for text in (b'%08d' % n for n in range(100)):
+    with open('host/f', 'r+b') as file: file.write(text)
+    for place in 'm1', 'm2':
+        fd = os.open(place + '/f', os.O_RDONLY)
+        with mmap.mmap(fd, 8, prot=mmap.PROT_READ) as mapped: assert mapped[:] == text, place
+        os.close(fd)";
+    ok(Command::new("python3").current_dir(served.path()).args(["-c", script]));
+    drop((files, logs));
+    for place in ["m1", "m2"] {
+        unmount(served.path(), place);
+    }
+    served.stop();
 }

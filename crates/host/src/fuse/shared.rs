@@ -352,8 +352,8 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             let mut kernel = options.kernel;
             if session.volume().is_foreign() {
                 // The host changes it too, whoever has it mounted.
-                let KernelOptions { owner, ids, .. } = kernel;
-                kernel = KernelOptions { owner, ids, ..KernelOptions::default() };
+                let (KernelOptions { owner, ids, .. }, others) = (kernel, Others::Host);
+                kernel = KernelOptions { owner, ids, others, ..KernelOptions::default() };
             }
             // See `caches` for why not everybody's.
             let uid = session.peer().uid;

@@ -7,7 +7,8 @@
 //!   another client changes them they are invalidated before that client's call returns
 //!   ([`caches`](crate::leases::caches)), so that the next system call sees it. Names are looked up
 //!   each time, unless no other client changes them ([`Others`]). Files opened only to be read go
-//!   through the page cache, all others are read and written directly (`FOPEN_DIRECT_IO`). Shared
+//!   through the page cache, all others are read and written directly (`FOPEN_DIRECT_IO`); in a
+//!   directory of the host all go through it, and the kernel asks before it reads there. Shared
 //!   mappings are allowed (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux 6.6): what other clients write is
 //!   seen in them, what is stored into them is seen by others when the kernel writes it back.
 //! - **Where there is no other client the kernel's caches are kept for ever**: names, missing
@@ -121,6 +122,10 @@ pub enum Others {
     /// long as there is nobody the kernel keeps what it learns, names for a second at a time, and
     /// reads and writes all files through its page cache.
     Joining,
+    /// Anybody, and programs of the host, of whose changes nobody hears: the kernel asks for the
+    /// attributes before it reads by its page cache, and drops what it has of a file whose time or
+    /// size is another.
+    Host,
     /// Nobody: the kernel may rely on all that it learns.
     None,
 }
@@ -171,12 +176,12 @@ impl KernelOptions {
 
     /// Whether others may take locks, which are the volume's then.
     fn shares_locks(&self) -> bool {
-        matches!(self.others, Others::Any | Others::Joining)
+        self.others != Others::None
     }
 
     /// Whether a write by an open file with `flags` passes the page cache by.
     fn is_direct(&self, flags: u32) -> bool {
-        self.others != Others::None || flags & O_DIRECT != 0
+        !matches!(self.others, Others::None | Others::Host) || flags & O_DIRECT != 0
     }
 }
 
@@ -470,9 +475,8 @@ impl Kernel {
     fn keeps_pages<F: FileSystem + Send>(&self, session: &Session<F>, ino: u64) -> (bool, bool) {
         match self.options {
             // There is nobody to hear of. A read that is to be counted has to come here.
-            KernelOptions { others: Others::None, untold: Some(_), .. } => {
-                (!session.sets_access_times(), true)
-            }
+            KernelOptions { others: Others::None, untold: Some(_), .. }
+            | KernelOptions { others: Others::Host, .. } => (!session.sets_access_times(), true),
             _ => session.keeps_pages(Ino(ino)),
         }
     }
@@ -480,7 +484,7 @@ impl Kernel {
     /// For how many seconds the kernel may rely on the name in the answer to its next request.
     fn names_valid(&self) -> u64 {
         match self.options.others {
-            Others::Any => 0,
+            Others::Any | Others::Host => 0,
             Others::Joining => self.cache.lends_names(),
             Others::None => FOR_EVER,
         }
@@ -505,7 +509,7 @@ impl Kernel {
                 let more = match others {
                     Others::None => SOLE_FEATURES,
                     Others::Joining => JOINED_FEATURES,
-                    Others::Any => FEATURES,
+                    Others::Any | Others::Host => FEATURES,
                 };
                 let mut features = out.features() | args.features() & more;
                 // The codec writes attributes into listings, which say nothing of the window, nor
@@ -554,7 +558,9 @@ impl Kernel {
                     matches!(request, Request::Open(args) if args.flags & O_ACCMODE == O_WRONLY);
                 if self.writes_back && writes_only {
                     out.open_flags |= FOPEN_DIRECT_IO;
-                } else if others == Others::None || self.options.caches_untold() {
+                } else if matches!(others, Others::None | Others::Host)
+                    || self.options.caches_untold()
+                {
                     // The kernel knows all that is written, or asks when it is to.
                 } else if (to_read || alone) && cached {
                     self.cache.buffered(nodeid, out.fh);

@@ -1,6 +1,6 @@
 /* Files by io_uring: many writes in flight, a linked write and sync, buffers that are registered,
- * a file opened, read and closed by the ring. Prints `ring`, or `no ring` where the kernel has none
- * for this process. */
+ * a file opened, read and closed by the ring, reads and writes at the file's own position and at
+ * its end. Prints `ring`, or `no ring` where the kernel has none for this process. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <liburing.h>
@@ -73,7 +73,20 @@ int main(void) {
     must(memcmp(again, "linked", 6) == 0, "what was linked");
     io_uring_prep_close(io_uring_get_sqe(&ring), other);
     results(1, 0);
-    must(lseek(other, 0, SEEK_CUR) < 0 && close(fd) == 0, "closed by the ring");
+    must(lseek(other, 0, SEEK_CUR) < 0, "closed by the ring");
+    must(lseek(fd, 1000, SEEK_SET) == 1000, "lseek");
+    io_uring_prep_read(io_uring_get_sqe(&ring), fd, again, 100, -1);
+    results(1, 100);
+    io_uring_prep_write(io_uring_get_sqe(&ring), fd, "position", 8, -1);
+    results(1, 8);
+    must(lseek(fd, 0, SEEK_CUR) == 1108, "the position");
+    must(pread(fd, again, 8, 1100) == 8 && memcmp(again, "position", 8) == 0, "written there");
+    /* Less than asked for, and then nothing. */
+    io_uring_prep_read(io_uring_get_sqe(&ring), fd, again, BLOCK, (off_t)BLOCKS * BLOCK);
+    results(1, 6);
+    io_uring_prep_read(io_uring_get_sqe(&ring), fd, again, BLOCK, (off_t)BLOCKS * BLOCK + 6);
+    results(1, 0);
+    must(close(fd) == 0, "close");
     puts("ring");
     return 0;
 }

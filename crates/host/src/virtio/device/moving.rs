@@ -84,7 +84,7 @@ impl Carrier for Replayed<'_> {
 /// again for what it has kept.
 fn keeps(options: &KernelOptions) -> u64 {
     let others = match options.others {
-        Others::Any | Others::Joining => 0,
+        Others::Any | Others::Joining | Others::Host => 0,
         Others::None => 2,
     };
     let untold = options.untold.map_or(0, |seconds| seconds.saturating_add(1));

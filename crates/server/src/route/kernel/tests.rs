@@ -64,7 +64,7 @@ fn the_document_says_what_is_agreed() {
     plain.serve(&mut fs, &caller, &offer(), &[], &mut reply, &mut []).unwrap();
     let plain = InitOut::load(&reply[OutHeader::SIZE..]).features();
     let mut mounts = 0;
-    for others in [Others::Any, Others::Joining, Others::None] {
+    for others in [Others::Any, Others::Joining, Others::Host, Others::None] {
         for access_times in [AccessTimes::Noatime, AccessTimes::Relatime] {
             for unchanging in [false, true] {
                 for owner in [None, Some((1, 1))] {
