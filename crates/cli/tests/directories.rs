@@ -255,8 +255,35 @@ fn page_caches_follow_the_host() {
         let len = logs[round % 3].read_at(&mut found, 0).unwrap();
         assert!(found[..len] == written[..], "{round}");
     }
-    // What is opened after a change is new, also where it is only mapped.
+    // A change that the mount's own change of attributes follows.
+    for round in 0..300_u32 {
+        let text = format!("{round:08}");
+        files[0].read_exact_at(&mut [0; 8], 0).unwrap();
+        files[2].write_all_at(text.as_bytes(), 0).unwrap();
+        files[0].set_permissions(PermissionsExt::from_mode(0o600 + round % 2 * 0o40)).unwrap();
+        let mut found = [0; 8];
+        files[0].read_exact_at(&mut found, 0).unwrap();
+        assert_eq!(found, text.as_bytes(), "{round}");
+    }
+    // A log to which the mount and the host append by turns, and another program of the mount that
+    // reads on meanwhile: no line is another than the host has.
     need("python3", "python3");
+    let script = "import os, multiprocessing as mp
+lines = 1000
+def write(place, tag, lock):
+    fd = os.open(place + '/turns', os.O_WRONLY | os.O_APPEND)
+    for n in range(lines):
+        with lock: os.write(fd, b'%s%06d\\n' % (tag, n))
+open('host/turns', 'w').close()
+lock = mp.Lock()
+writers = [mp.Process(target=write, args=(*by, lock)) for by in (('host', b'H'), ('m1', b'M'))]
+for writer in writers: writer.start()
+fd, text = os.open('m1/turns', os.O_RDONLY), b''
+while len(text) < 2 * lines * 8: text += os.pread(fd, 65536, len(text))
+for writer in writers: writer.join()
+assert text == open('host/turns', 'rb').read()";
+    ok(Command::new("timeout").current_dir(served.path()).args(["60", "python3", "-c", script]));
+    // What is opened after a change is new, also where it is only mapped.
     let script = "import mmap, os
 for text in (b'%08d' % n for n in range(100)):
     with open('host/f', 'r+b') as file: file.write(text)

@@ -199,6 +199,16 @@ pub struct Kernel {
     openers: Openers,
 }
 
+/// Whether `request` opens a file whose writes go to its end.
+fn opens_to_append(request: &Request<'_>) -> bool {
+    let flags = match request {
+        Request::Open(args) => args.flags,
+        Request::Create { args, .. } | Request::Tmpfile(args) => args.flags,
+        _ => 0,
+    };
+    flags & O_APPEND != 0
+}
+
 /// Where an answer has attributes, and what the kernel learns by them.
 type Shown = Option<(usize, Lent)>;
 
@@ -475,8 +485,11 @@ impl Kernel {
     fn keeps_pages<F: FileSystem + Send>(&self, session: &Session<F>, ino: u64) -> (bool, bool) {
         match self.options {
             // There is nobody to hear of. A read that is to be counted has to come here.
-            KernelOptions { others: Others::None, untold: Some(_), .. }
-            | KernelOptions { others: Others::Host, .. } => (!session.sets_access_times(), true),
+            KernelOptions { others: Others::None, untold: Some(_), .. } => {
+                (!session.sets_access_times(), true)
+            }
+            // What programs of the host store into mappings changes no time: an open shows it.
+            KernelOptions { others: Others::Host, .. } => (false, true),
             _ => session.keeps_pages(Ino(ino)),
         }
     }
@@ -558,6 +571,9 @@ impl Kernel {
                     matches!(request, Request::Open(args) if args.flags & O_ACCMODE == O_WRONLY);
                 if self.writes_back && writes_only {
                     out.open_flags |= FOPEN_DIRECT_IO;
+                } else if others == Others::Host && opens_to_append(request) {
+                    // Its kernel may know an old end, and would show what it appends there.
+                    out.open_flags |= FOPEN_DIRECT_IO;
                 } else if matches!(others, Others::None | Others::Host)
                     || self.options.caches_untold()
                 {
@@ -592,6 +608,14 @@ impl Kernel {
             FUSE_CREATE | FUSE_TMPFILE => end - OpenOut::SIZE,
             _ => return,
         };
+        if opcode == FUSE_SETATTR && others == Others::Host {
+            // The kernel takes this time without a look at its pages, which may be older: that it
+            // is another one than the next answer's has it drop them. No program sees it.
+            let place = &mut reply[attr_ends - RawAttr::SIZE..attr_ends];
+            let mut attr = RawAttr::load(place);
+            attr.mtimensec ^= 1;
+            attr.store(place);
+        }
         if names > 0 {
             let entry = &mut reply[attr_ends - EntryOut::SIZE..attr_ends];
             EntryOut { entry_valid: names, ..EntryOut::load(entry) }.store(entry);
