@@ -19,6 +19,7 @@ use common::serving::Served;
 use common::{as_user, atoll, fails, ok, unmount, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::fs::{OFlags, openat};
 
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 1, nsec: 0 } };
 
@@ -256,6 +257,58 @@ fn who_has_limits_has_a_mount_of_its_own() {
     assert_eq!(std::fs::read_to_string(other.join("f")).unwrap(), "f");
     unmount(served.path(), "m1");
     unmount(served.path(), "m2");
+    served.stop();
+}
+
+/// What is handed to the connection that asks for a mount, if that is made.
+fn handed(served: &Served) -> Option<File> {
+    let place = Address::find(&served.path().join("s")).unwrap();
+    let connection = Connection::open_with(&place, Default::default()).unwrap();
+    connection.attached(Mode::Write).unwrap().map(File::from)
+}
+
+/// Who keeps mounts without a connection keeps few file systems.
+#[test]
+fn few_are_left_without_clients() {
+    if !is_root() {
+        return;
+    }
+    let served = Served::start(&["a.vol"]);
+    let mut kept = Vec::new();
+    for _ in 0..40 {
+        kept.push(handed(&served).unwrap());
+        // The server has seen that the connection is gone.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let devices: std::collections::BTreeSet<u64> =
+        kept.iter().map(|mount| mount.metadata().unwrap().dev()).collect();
+    assert!((2..=5).contains(&devices.len()), "{} file systems", devices.len());
+    // All are of the volume.
+    std::fs::write(mounted(&served, "s", "m").join("f"), "f").unwrap();
+    for mount in &kept {
+        let found = openat(mount, "f", OFlags::RDONLY, rustix::fs::Mode::empty());
+        assert!(found.is_ok(), "{found:?}");
+    }
+    drop(kept);
+    unmount(served.path(), "m");
+    served.stop();
+}
+
+/// The superuser opens any file by its handle: one who is to have a directory alone gets a mount in
+/// which there is nothing else.
+#[test]
+fn the_superuser_of_a_directory_has_a_mount_of_its_own() {
+    if !is_root() {
+        return;
+    }
+    let served = Served::start(&["a.vol"]);
+    std::fs::create_dir(mounted(&served, "s", "m").join("home")).unwrap();
+    unmount(served.path(), "m");
+    let dir = served.stop();
+    let served = Served::again(dir, &["a.vol", "--allow", "uid:0=rw,path=/home"]);
+    assert!(handed(&served).is_none());
+    std::fs::write(mounted(&served, "s", "m").join("f"), "f").unwrap();
+    unmount(served.path(), "m");
     served.stop();
 }
 

@@ -451,7 +451,12 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             }
             let mut device = [PollFd::new(&self.device.line.device, PollFlags::IN)];
             let wait = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
-            if poll(&mut device, Some(&wait)) == Ok(1)
+            let asked = poll(&mut device, Some(&wait)) == Ok(1);
+            if asked && !device[0].revents().contains(PollFlags::IN) {
+                // Nothing is mounted any more, of which the device says so at once.
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            if asked
                 && device[0].revents().contains(PollFlags::IN)
                 && let Ok(len) =
                     rustix::io::read(&self.device.line.device, &mut self.device.request)

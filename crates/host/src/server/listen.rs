@@ -658,16 +658,18 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         grant: Grant,
     ) -> Result<(By, Revocable<Session<F>>), Not> {
         let volume = Arc::clone(&self.volumes[at]);
-        // Who has limits is told apart by a session.
-        let limited = self.doors[client.door].1.is_limited(&client.peer);
-        let superblocks = self.superblocks.as_ref().filter(|_| !limited && !volume.is_foreign());
+        // Who has limits is told apart by a session. And who may open files by their handles, as
+        // the superuser may, finds those outside of a directory that is all he is to have.
+        let apart = self.doors[client.door].1.is_limited(&client.peer)
+            || client.peer.uid == 0 && grant.path != "/";
+        let superblocks = self.superblocks.as_ref().filter(|_| !apart && !volume.is_foreign());
         let superblocks = Arc::clone(superblocks.ok_or(Not::Made)?);
         let held = Arc::<OnceLock<_>>::default();
         let (peer, socket) = (client.peer.clone(), Arc::clone(&client.socket));
         let (place, kept) = (Revocable::default(), Arc::clone(&held));
         let serve = move || {
             let Credentials { pid, uid, .. } = peer;
-            let (answer, mount) = match superblocks.hand_out(at, &volume, &grant, &socket) {
+            let (answer, mount) = match superblocks.hand_out(at, &volume, &grant, (uid, &socket)) {
                 Ok((superblock, mount)) => {
                     log::info!(user = uid; "process {pid} of user {uid} mounts {}", volume.name());
                     let _ = kept.set(superblock);

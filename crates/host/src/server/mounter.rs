@@ -13,6 +13,7 @@
 //! numbers.
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -33,6 +34,9 @@ use crate::process;
 
 /// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The most requests of a user that are done at a time. One that is not the superuser's can have a
+/// directory found late, for as long as he likes: by listing the one above it into slow memory.
+const OF_USER: usize = 8;
 /// The user namespace in which all users have their numbers, as /proc/self/uid_map shows it.
 const ALL: [&str; 3] = ["0", "0", "4294967295"];
 
@@ -56,6 +60,8 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Request {
     kind: Kind,
+    /// The user for whom it is.
+    uid: u32,
     number: u32,
     read_only: bool,
     access_times: AccessTimes,
@@ -66,17 +72,21 @@ impl Request {
     fn encode(&self) -> Vec<u8> {
         let relatime = self.access_times == AccessTimes::Relatime;
         let mut out = vec![self.kind as u8, u8::from(self.read_only), u8::from(relatime)];
+        out.extend_from_slice(&self.uid.to_le_bytes());
         out.extend_from_slice(&self.number.to_le_bytes());
         out.extend_from_slice(self.text.as_bytes());
         out
     }
 
     fn decode(message: &[u8]) -> Option<Request> {
-        let (&[kind, read_only, relatime, n0, n1, n2, n3], text) = message.split_first_chunk()?;
+        let (&[kind, read_only, relatime], rest) = message.split_first_chunk()?;
+        let (uid, rest) = rest.split_first_chunk()?;
+        let (number, text) = rest.split_first_chunk()?;
         let kinds = [Kind::Make, Kind::HandOut, Kind::LetGo];
         Some(Request {
             kind: kinds.into_iter().find(|&known| known as u8 == kind)?,
-            number: u32::from_le_bytes([n0, n1, n2, n3]),
+            uid: u32::from_le_bytes(*uid),
+            number: u32::from_le_bytes(*number),
             read_only: read_only != 0,
             access_times: match relatime {
                 0 => AccessTimes::Noatime,
@@ -140,30 +150,32 @@ impl Mounter {
         source: &str,
         access_times: AccessTimes,
     ) -> io::Result<OwnedFd> {
-        let (kind, read_only, text) = (Kind::Make, false, source.to_owned());
-        self.ask(&Request { kind, number, read_only, access_times, text })
+        let (kind, uid, read_only, text) = (Kind::Make, 0, false, source.to_owned());
+        self.ask(&Request { kind, uid, number, read_only, access_times, text })
     }
 
-    /// A mount of the directory `path` of the superblock `number`, attached nowhere.
+    /// A mount for the user `uid` of the directory `path` of the superblock `number`, attached
+    /// nowhere.
     ///
     /// # Errors
-    /// As [`make`](Self::make); those of finding `path`, in which nothing is a symbolic link.
+    /// As [`make`](Self::make); those of finding `path`, in which nothing is a symbolic link;
+    /// `WouldBlock` where too many of the user's are waited for.
     pub(super) fn hand_out(
         &self,
-        number: u32,
+        (uid, number): (u32, u32),
         path: &str,
         read_only: bool,
         access_times: AccessTimes,
     ) -> io::Result<OwnedFd> {
         let (kind, text) = (Kind::HandOut, path.to_owned());
-        self.ask(&Request { kind, number, read_only, access_times, text })
+        self.ask(&Request { kind, uid, number, read_only, access_times, text })
     }
 
     /// Lets go of the superblock `number`: it ends when nobody uses it.
     pub(super) fn let_go(&self, number: u32) {
-        let (kind, read_only, text) = (Kind::LetGo, false, String::new());
+        let (kind, uid, read_only, text) = (Kind::LetGo, 0, false, String::new());
         let access_times = AccessTimes::default();
-        let request = Request { kind, number, read_only, access_times, text };
+        let request = Request { kind, uid, number, read_only, access_times, text };
         // With the mounter its mounts have gone.
         let _ = control::send(&self.line, &request.encode(), &[]);
     }
@@ -200,6 +212,8 @@ fn keep(line: &OwnedFd, server: Pid) -> io::Result<()> {
     confine::drop_privileges_but(CapabilitySet::SYS_ADMIN)
         .map_err(|error| io::Error::other(error.to_string()))?;
     let keeper = Keeper { mounter: getpid(), numbers, devices };
+    // The children, and the user for whom each works.
+    let mut children = HashMap::<Pid, u32>::new();
     control::send(line, &[READY], &[])?;
     loop {
         let (message, handed) = match control::receive(line) {
@@ -209,12 +223,19 @@ fn keep(line: &OwnedFd, server: Pid) -> io::Result<()> {
         };
         let Some(request) = Request::decode(&message) else { continue };
         let answer = handed.into_iter().next();
-        // SAFETY: this process has one thread, and starts none.
-        let forked = unsafe { process::split(|| keeper.answer(&request, answer.as_ref())) };
-        if let Err(error) = forked {
-            tell(answer.as_ref(), Err(error));
+        while let Ok(Some((child, _))) = waitpid(None, WaitOptions::NOHANG) {
+            children.remove(&child);
         }
-        while matches!(waitpid(None, WaitOptions::NOHANG), Ok(Some(_))) {}
+        let of_user = children.values().filter(|&&uid| uid == request.uid).count();
+        if request.uid != 0 && of_user >= OF_USER {
+            tell(answer.as_ref(), Err(Errno::AGAIN.into()));
+            continue;
+        }
+        // SAFETY: this process has one thread, and starts none.
+        match unsafe { process::split(|| keeper.answer(&request, answer.as_ref())) } {
+            Ok(child) => drop(children.insert(child, request.uid)),
+            Err(error) => tell(answer.as_ref(), Err(error)),
+        }
     }
 }
 
@@ -336,10 +357,13 @@ mod tests {
         for kind in [Kind::Make, Kind::HandOut, Kind::LetGo] {
             let (read_only, access_times) = (kind == Kind::Make, AccessTimes::Relatime);
             let text = "/a/b".to_owned();
-            let request = Request { kind, number: 70_000, read_only, access_times, text };
+            let (uid, number) = (80_000, 70_000);
+            let request = Request { kind, uid, number, read_only, access_times, text };
             let message = request.encode();
             assert_eq!(Request::decode(&message), Some(request));
-            assert_eq!(Request::decode(&message[..6]), None);
+            for cut in [2, 6, 10] {
+                assert_eq!(Request::decode(&message[..cut]), None);
+            }
         }
         assert_eq!(Request::decode(&[9; 8]), None);
     }

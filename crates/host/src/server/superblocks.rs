@@ -6,7 +6,7 @@
 //! mount that this one gets: of which directory it is, and whether anything may be changed there.
 //! It is made for the first client, and let go of with the last; while programs have files open
 //! then, it goes on, and a client that comes gets a new one. Two are coherent by leases, as other
-//! mounts are.
+//! mounts are. Who keeps files open so can have no more made than `LEFT_MAX`: the next one stays.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -31,6 +31,9 @@ use crate::fuse::shared::{SharedMount, SharedOptions};
 const OPEN_FILES: usize = 1 << 20;
 const LOCKS: usize = 1 << 16;
 
+/// The most superblocks of a volume that go on without clients.
+const LEFT_MAX: usize = 4;
+
 /// A superblock that clients have mounted: it is let go of with this value.
 pub(super) struct Superblock {
     mounter: Arc<Mounter>,
@@ -50,6 +53,10 @@ impl Drop for Superblock {
 
 /// A superblock that is served.
 struct Serving<F: FileSystem + Send> {
+    /// The volume's place among all.
+    at: usize,
+    /// One that is not let go of.
+    _stays: Option<Arc<Superblock>>,
     place: Revocable<Session<F>>,
     /// Its thread ends when this is closed.
     _end: OwnedFd,
@@ -79,8 +86,8 @@ impl<F: FileSystem + Send + 'static> Superblocks<F> {
         Superblocks { mounter, volumes, serving, next: AtomicU32::new(0), spin }
     }
 
-    /// A mount for the client of `socket`, which `grant` allows, of the superblock of the volume
-    /// `at`. May wait for the mounter, and for the volume.
+    /// A mount for the client of `socket`, of the user `uid`, which `grant` allows, of the
+    /// superblock of the volume `at`. May wait for the mounter, and for the volume.
     ///
     /// # Errors
     /// The mounter's; that the session or its thread cannot begin.
@@ -89,12 +96,13 @@ impl<F: FileSystem + Send + 'static> Superblocks<F> {
         at: usize,
         volume: &Arc<Volume<F>>,
         grant: &Grant,
-        socket: &Arc<OwnedFd>,
+        (uid, socket): (u32, &Arc<OwnedFd>),
     ) -> io::Result<(Arc<Superblock>, OwnedFd)> {
         let superblock = self.superblock(at, volume)?;
         let Superblock { number, access_times, .. } = *superblock;
         let read_only = grant.mode == Mode::Read;
-        let mount = self.mounter.hand_out(number, &grant.path, read_only, access_times)?;
+        let who = (uid, number);
+        let mount = self.mounter.hand_out(who, &grant.path, read_only, access_times)?;
         {
             let mut clients = lock(&superblock.clients);
             clients.retain(|client| client.strong_count() > 0);
@@ -121,7 +129,7 @@ impl<F: FileSystem + Send + 'static> Superblocks<F> {
         let (mounter, over) = (Arc::clone(&self.mounter), AtomicBool::new(false));
         let clients = Mutex::default();
         let superblock = Arc::new(Superblock { mounter, number, access_times, over, clients });
-        self.serve(volume, device, Arc::downgrade(&superblock))?;
+        self.serve(at, volume, device, &superblock)?;
         *current = Arc::downgrade(&superblock);
         Ok(superblock)
     }
@@ -129,9 +137,10 @@ impl<F: FileSystem + Send + 'static> Superblocks<F> {
     /// Serves the superblock on `device`, in a thread.
     fn serve(
         &self,
+        at: usize,
         volume: &Arc<Volume<F>>,
         device: OwnedFd,
-        superblock: Weak<Superblock>,
+        superblock: &Arc<Superblock>,
     ) -> io::Result<()> {
         let other = |error: Errno| io::Error::from_raw_os_error(error.raw());
         let peer = Credentials { pid: std::process::id(), ..Credentials::default() };
@@ -150,12 +159,12 @@ impl<F: FileSystem + Send + 'static> Superblocks<F> {
         let options = SharedOptions { kernel, spin: self.spin };
         let (served, hang) = (place.clone(), Some(Arc::new(ends)));
         let mount = SharedMount::begin(served, device, hang, Porter::none(), &options)?;
-        let name = volume.name().to_owned();
+        let (name, served_by) = (volume.name().to_owned(), Arc::downgrade(superblock));
         let serve = move || {
             if let Err(error) = mount.run() {
                 log::warn!("the mount of {name} that clients share failed: {error}");
             }
-            let Some(superblock) = superblock.upgrade() else { return };
+            let Some(superblock) = served_by.upgrade() else { return };
             superblock.over.store(true, Ordering::SeqCst);
             // What they have mounted can only fail.
             lock(&superblock.clients).iter().filter_map(Weak::upgrade).for_each(|socket| {
@@ -165,7 +174,9 @@ impl<F: FileSystem + Send + 'static> Superblocks<F> {
         let thread = std::thread::Builder::new().name("superblock".to_owned()).spawn(serve)?;
         let mut serving = lock(&self.serving);
         serving.retain(|serving| !serving.thread.is_finished());
-        serving.push(Serving { place, _end: end, thread });
+        let left = serving.iter().filter(|serving| serving.at == at).count();
+        let stays = (left >= LEFT_MAX).then(|| Arc::clone(superblock));
+        serving.push(Serving { at, _stays: stays, place, _end: end, thread });
         Ok(())
     }
 
