@@ -259,3 +259,30 @@ fn what_is_read_may_be_more_than_there_is_memory() {
     let said = ok(command.current_dir(dir.path()).args(["-c", &script]));
     assert!(said == "read\n" || said == "no limit\n", "{said}");
 }
+
+/// What a program has stored into a mapping is data to who copies the file, though nobody has
+/// written it back.
+#[test]
+fn what_is_stored_into_a_hole_is_copied() {
+    need("python3", "python3");
+    let dir = folder();
+    volume(dir.path(), "a.vol", "64M");
+    for options in WAYS {
+        let script = r#"cd /vol; rm -f f g; python3 - <<'END'
+import mmap, os, subprocess
+fd = os.open('f', os.O_CREAT | os.O_RDWR)
+os.ftruncate(fd, 1 << 20)
+with mmap.mmap(fd, 1 << 20) as m:
+    m[500_000:500_004] = b'DATA'
+    other = os.open('f', os.O_RDONLY)
+    assert 495_000 < os.lseek(other, 0, os.SEEK_DATA) <= 500_000
+    m[900_000:900_004] = b'MORE'
+    assert 500_000 < os.lseek(other, 500_000, os.SEEK_HOLE) < 900_000
+    subprocess.check_call(['cp', 'f', 'g'])
+    assert open('f', 'rb').read() == open('g', 'rb').read()
+    assert open('g', 'rb').read()[900_000:900_004] == b'MORE'
+END"#;
+        ok(&mut run(dir.path(), options, script));
+    }
+    fsck(&dir.path().join("a.vol"));
+}

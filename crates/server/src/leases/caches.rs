@@ -231,6 +231,12 @@ impl KernelCache {
         self.lends == Lends::Names
     }
 
+    /// Whether the kernel may be told to write back and drop pages, which may take as long as its
+    /// user likes.
+    pub(crate) fn invalidates_pages(&self) -> bool {
+        self.lends == Lends::All || self.lends.has_pages()
+    }
+
     /// Whether no other session may change the volume.
     pub(crate) fn is_alone(&self) -> bool {
         self.writers.load(Ordering::SeqCst) <= 1

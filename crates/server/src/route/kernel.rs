@@ -263,8 +263,10 @@ impl Kernel {
         session: &mut Session<F>,
         message: &Message<'_>,
     ) -> Option<Ticket> {
-        let hears = self.writes_back && self.options.untold.is_none();
-        let ino = if hears { write_back::awaits(session, message)? } else { return None };
+        if self.options.untold.is_some() || !self.cache.invalidates_pages() {
+            return None;
+        }
+        let ino = write_back::awaits(session, message, self.writes_back)?;
         session.has_written_back(ino)
     }
 

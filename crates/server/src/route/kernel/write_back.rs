@@ -26,8 +26,9 @@
 //!   of pages that came before: an error would be one of fsync(2).
 //! - **LSEEK waits for what is kept, or is `ENOSYS`**: Linux does not write back before it asks for
 //!   data and holes, so that a copy of an open file would lack what is still in its page cache. A
-//!   mount's kernel is told to (INVAL_INODE), and LSEEK is served when it has. A guest's hears of
-//!   nothing: by itself it takes the whole file for data.
+//!   mount's kernel is told to (INVAL_INODE), and LSEEK is served when it has. So it is where only
+//!   stores into mappings are kept, as by all kernels. A guest's hears of nothing: by itself it
+//!   takes the whole file for data.
 //! - **So does a rename to a name that is there**, of a mount: programs replace a file by one that
 //!   they have just written, and if the server died then neither would be there.
 
@@ -35,9 +36,10 @@ use atoll_vfs::wire::attributes::{
     FATTR_ATIME, FATTR_ATIME_NOW, FATTR_CTIME, FATTR_FH, FATTR_GID, FATTR_MODE, FATTR_MTIME,
     FATTR_MTIME_NOW, FATTR_SIZE, FATTR_UID, SetattrIn,
 };
+use atoll_vfs::wire::files::{SEEK_DATA, SEEK_HOLE};
 use atoll_vfs::wire::session::FUSE_WRITEBACK_CACHE;
 use atoll_vfs::wire::{Message, Request};
-use atoll_vfs::{Context, FileSystem, Handle, Ino, Result, SetAttr, SetTime, Timespec};
+use atoll_vfs::{Context, FileSystem, Handle, Ino, Result, SeekTo, SetAttr, SetTime, Timespec};
 
 use super::{KernelOptions, O_ACCMODE, O_RDWR, O_WRONLY, Others};
 use crate::session::Session;
@@ -61,18 +63,34 @@ pub(super) fn is_agreed<F: FileSystem + Send>(
 }
 
 /// The file whose pages a kernel that hears of changes has to write back before it is answered what
-/// it asks.
+/// it asks: all that programs have written, if it `keeps` that, or else what they have stored into
+/// mappings. Where there is data already it changes nothing.
 pub(super) fn awaits<F: FileSystem + Send>(
     session: &mut Session<F>,
     message: &Message<'_>,
+    keeps: bool,
 ) -> Option<Ino> {
-    let parent = Ino(message.header.nodeid);
+    let ino = Ino(message.header.nodeid);
     let (new_parent, name, new_name) = match message.request.as_ref().ok()? {
-        Request::Lseek(_) => return Some(parent),
-        Request::Rename { args, name, new_name } => (args.newdir, *name, *new_name),
+        Request::Lseek(args) => {
+            let cx = Context { uid: 0, gid: 0, now: session.volume().host().now() };
+            let handle = Handle(args.fh);
+            let mut seek = |to| session.seek(&cx, ino, handle, args.offset, to);
+            let is_right = match args.whence {
+                SEEK_DATA => seek(SeekTo::Data) == Ok(args.offset),
+                SEEK_HOLE if keeps => false,
+                _ => {
+                    let hole = seek(SeekTo::Hole);
+                    let size = session.getattr(&cx, ino).map(|attr| attr.size);
+                    hole.is_err() || hole == size
+                }
+            };
+            return (!is_right).then_some(ino);
+        }
+        Request::Rename { args, name, new_name } if keeps => (args.newdir, *name, *new_name),
         _ => return None,
     };
-    session.replacing((parent, name), (Ino(new_parent), new_name))
+    session.replacing((ino, name), (Ino(new_parent), new_name))
 }
 
 /// Has a request be what a kernel that writes back needs.
