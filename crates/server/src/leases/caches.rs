@@ -231,10 +231,10 @@ impl KernelCache {
         self.lends == Lends::Names
     }
 
-    /// Whether the kernel may be told to write back and drop pages, which may take as long as its
-    /// user likes.
-    pub(crate) fn invalidates_pages(&self) -> bool {
-        self.lends == Lends::All || self.lends.has_pages()
+    /// Whether it is a mount's kernel that may be told to write back and drop pages, which may take
+    /// as long as its user likes.
+    pub(crate) fn writes_back(&self) -> bool {
+        matches!(self.lends, Lends::All | Lends::Pages | Lends::Timed)
     }
 
     /// Whether no other session may change the volume.

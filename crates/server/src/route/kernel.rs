@@ -263,7 +263,7 @@ impl Kernel {
         session: &mut Session<F>,
         message: &Message<'_>,
     ) -> Option<Ticket> {
-        if self.options.untold.is_some() || !self.cache.invalidates_pages() {
+        if self.options.untold.is_some() || !self.cache.writes_back() {
             return None;
         }
         let ino = write_back::awaits(session, message, self.writes_back)?;
