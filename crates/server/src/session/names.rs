@@ -48,7 +48,7 @@ impl<F: FileSystem + Send> Session<F> {
         }
         call.own.inodes.looked_up(inner);
         // The file system has not given it once more, so that it is not counted once more either.
-        call.own.lend_entry(inner);
+        call.own.lend_entry(inner, true);
         Ok(Some(call.own.inodes.shown(attr)))
     }
 

@@ -132,21 +132,26 @@ impl Own {
         }
     }
 
+    /// Whether the client is a virtual machine that takes notices at any time.
+    pub fn hears_always(&self) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.hears_always())
+    }
+
     /// Takes note that the client, if it is a kernel, is given `ino` once more, to keep its
-    /// attributes.
+    /// attributes if `lend`.
     #[inline]
-    pub fn lend_entry(&mut self, ino: Ino) {
+    pub fn lend_entry(&mut self, ino: Ino, lend: bool) {
         if let Some(cache) = &self.cache {
-            let valid = cache.given(ino, true);
+            let valid = cache.given(ino, lend);
             self.lent = Some(Lent { ino, entry: true, valid, named: false });
         }
     }
 
     /// The same by its name in a directory, which the client may keep too.
     #[inline]
-    pub fn lend_name(&mut self, dir: Ino, name: Name<'_>, ino: Ino) {
+    pub fn lend_name(&mut self, dir: Ino, name: Name<'_>, ino: Ino, lend: bool) {
         if let Some(cache) = &self.cache {
-            let valid = cache.given(ino, true);
+            let valid = cache.given(ino, lend);
             let named = cache.named(dir, name.bytes(), ino);
             self.lent = Some(Lent { ino, entry: true, valid, named });
         }

@@ -96,12 +96,12 @@ impl<F: FileSystem> Call<'_, F> {
     }
 
     /// Gives the client, which may name it, the inode that `name` is in `dir`, to keep its
-    /// attributes and the name. Returns the attributes as the client sees them.
+    /// attributes if `lend`, and the name. Returns the attributes as the client sees them.
     #[inline]
-    pub fn entry(&mut self, dir: Ino, name: Name<'_>, attr: Attr) -> Attr {
+    pub fn entry(&mut self, dir: Ino, name: Name<'_>, attr: Attr, lend: bool) -> Attr {
         let Call { state, cx, own, .. } = self;
         state.views.found_entry(own.view_of(cx), dir, name, &attr);
-        own.lend_name(dir, name, attr.ino);
+        own.lend_name(dir, name, attr.ino, lend);
         own.inodes.shown(attr)
     }
 
@@ -113,7 +113,7 @@ impl<F: FileSystem> Call<'_, F> {
     #[inline]
     pub fn given(&mut self, dir: Ino, name: Name<'_>, attr: Attr) -> Result<Attr> {
         self.give(attr.ino, attr.is_dir())?;
-        Ok(self.entry(dir, name, attr))
+        Ok(self.entry(dir, name, attr, true))
     }
 
     /// The session has a file open, by the file system's `handle`: its View may show the file if it

@@ -206,7 +206,10 @@ impl<F: FileSystem + Send> Session<F> {
             call.tell_content(emptied(attr.ino));
         }
         call.give_open(attr.ino, handle, flags)?;
-        let shown = call.entry(dir, name, attr);
+        // A guest that opens it to write will change its attributes; a mount's kernel asks for them
+        // before it lets its program have the file.
+        let lend = !flags.contains(OpenFlags::WRITE) || !call.own.hears_always();
+        let shown = call.entry(dir, name, attr, lend);
         let open = call.opened(attr.ino, handle, flags);
         drop(call);
         Ok((shown, self.own.opened(open)))
@@ -549,7 +552,8 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let (attr, handle) = call.state.fs.tmpfile(&call.cx, dir, mode, flags)?;
         call.give_open(attr.ino, handle, flags)?;
         call.state.views.found(call.own.view, &attr);
-        call.own.lend_entry(attr.ino);
+        let lend = !call.own.hears_always();
+        call.own.lend_entry(attr.ino, lend);
         let open = call.opened(attr.ino, handle, flags);
         drop(call);
         let handle = self.own.opened(open);
