@@ -121,7 +121,11 @@ unpack_linux() {
     package=$(apt-cache depends linux-image-amd64 |
         sed -n 's/^ *Depends: \(linux-image-[0-9][^ ]*\)$/\1/p' | head -n 1)
     if [ -z "$package" ]; then
-        echo "$0: the package linux-image-amd64 is not known; run as root: apt-get update" >&2
+        if [ -n "${2:-}" ]; then
+            echo "$0: linux-image-amd64 of $2 cannot be had from $site; tests in virtual machines need it" >&2
+        else
+            echo "$0: the package linux-image-amd64 is not known; run as root: apt-get update" >&2
+        fi
         exit 1
     fi
     echo "unpacking $package into $linux" >&2

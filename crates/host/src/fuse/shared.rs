@@ -177,7 +177,7 @@ struct Device {
 #[derive(Default)]
 struct Aside {
     requests: VecDeque<(Vec<u8>, Arc<AtomicBool>)>,
-    /// How many others were served since the first was the first.
+    /// How many others were served since the first of these came to stand first.
     passed: usize,
     /// The request that is being served is one of them.
     again: bool,
@@ -451,15 +451,14 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             }
             let mut device = [PollFd::new(&self.device.line.device, PollFlags::IN)];
             let wait = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
-            let asked = poll(&mut device, Some(&wait)) == Ok(1);
-            if asked && !device[0].revents().contains(PollFlags::IN) {
-                // Nothing is mounted any more, of which the device says so at once.
-                std::thread::sleep(Duration::from_millis(2));
+            if poll(&mut device, Some(&wait)) != Ok(1) {
+                continue;
             }
-            if asked
-                && device[0].revents().contains(PollFlags::IN)
-                && let Ok(len) =
-                    rustix::io::read(&self.device.line.device, &mut self.device.request)
+            if !device[0].revents().contains(PollFlags::IN) {
+                // Nothing is mounted any more, which the device says at once.
+                std::thread::sleep(Duration::from_millis(2));
+            } else if let Ok(len) =
+                rustix::io::read(&self.device.line.device, &mut self.device.request)
                 && let Ok(message) = Message::decode(&self.device.request[..len], &[])
                 && message.request.as_ref().map_or(true, Request::is_answered)
             {

@@ -231,9 +231,9 @@ impl KernelCache {
         self.lends == Lends::Names
     }
 
-    /// Whether it is a mount's kernel that may be told to write back and drop pages, which may take
-    /// as long as its user likes.
-    pub(crate) fn writes_back(&self) -> bool {
+    /// Whether it is a mount's kernel whose pages may be invalidated, which has it write back those
+    /// that programs have stored into, and may take as long as its user likes.
+    pub(crate) fn invalidates_pages(&self) -> bool {
         matches!(self.lends, Lends::All | Lends::Pages | Lends::Timed)
     }
 

@@ -35,10 +35,11 @@
 //!   INTERRUPT, upon which the waiting request is answered with `EINTR`: the program's handler
 //!   runs, or it dies. Where no other client takes locks the kernel keeps them itself, and closing
 //!   a file needs no answer (FLUSH is `ENOSYS`).
-//! - **Where nothing changes, opens are implicit** ([`KernelOptions::unchanging`]): OPEN and
-//!   OPENDIR are `ENOSYS`, upon which the kernel asks no more, and names files by their inodes
-//!   alone. Where files are written they cannot be: the answer to OPEN makes O_APPEND pass the page
-//!   cache by, and RELEASE says when an unlinked file goes.
+//! - **Where nothing changes, and for the only client, opens are implicit**
+//!   ([`KernelOptions::unchanging`], [`KernelOptions::implicit_opens`]): OPEN, OPENDIR and CREATE
+//!   are `ENOSYS`, upon which the kernel asks no more, and names files by their inodes alone. For
+//!   others they cannot be: the answer to OPEN says what passes the page cache by, and locks go
+//!   with the files that are closed.
 
 use std::sync::Arc;
 
@@ -263,7 +264,7 @@ impl Kernel {
         session: &mut Session<F>,
         message: &Message<'_>,
     ) -> Option<Ticket> {
-        if self.options.untold.is_some() || !self.cache.writes_back() {
+        if self.options.untold.is_some() || !self.cache.invalidates_pages() {
             return None;
         }
         let ino = write_back::awaits(session, message, self.writes_back)?;

@@ -56,10 +56,10 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(handle)
     }
 
-    /// The client has made `ino` without a name and opened it by `handle`.
+    /// The client, whose opens are implicit, has made `ino` without a name and opened it by
+    /// `handle`.
     pub(crate) fn made(&mut self, ino: Ino, handle: Handle) {
-        if self.own.implicit.is_some()
-            && let Ok(ino) = self.own.inodes.inner(ino)
+        if let Ok(ino) = self.own.inodes.inner(ino)
             && let Ok(open) = self.own.handles.remove(ino, handle, true)
         {
             self.own.held.insert(ino, open);

@@ -63,12 +63,12 @@ pub(super) fn is_agreed<F: FileSystem + Send>(
 }
 
 /// The file whose pages a kernel that hears of changes has to write back before it is answered what
-/// it asks: all that programs have written, if it `keeps` that, or else what they have stored into
-/// mappings. Where there is data already it changes nothing.
+/// it asks: what programs have stored into mappings, and all that they have written if it
+/// `writes_back`. Where there is data already it changes nothing.
 pub(super) fn awaits<F: FileSystem + Send>(
     session: &mut Session<F>,
     message: &Message<'_>,
-    keeps: bool,
+    writes_back: bool,
 ) -> Option<Ino> {
     let ino = Ino(message.header.nodeid);
     let (new_parent, name, new_name) = match message.request.as_ref().ok()? {
@@ -78,7 +78,7 @@ pub(super) fn awaits<F: FileSystem + Send>(
             let mut seek = |to| session.seek(&cx, ino, handle, args.offset, to);
             let is_right = match args.whence {
                 SEEK_DATA => seek(SeekTo::Data) == Ok(args.offset),
-                SEEK_HOLE if keeps => false,
+                SEEK_HOLE if writes_back => false,
                 _ => {
                     let hole = seek(SeekTo::Hole);
                     let size = session.getattr(&cx, ino).map(|attr| attr.size);
@@ -87,7 +87,7 @@ pub(super) fn awaits<F: FileSystem + Send>(
             };
             return (!is_right).then_some(ino);
         }
-        Request::Rename { args, name, new_name } if keeps => (args.newdir, *name, *new_name),
+        Request::Rename { args, name, new_name } if writes_back => (args.newdir, *name, *new_name),
         _ => return None,
     };
     session.replacing((ino, name), (Ino(new_parent), new_name))
